@@ -1,0 +1,66 @@
+# Everything a fresh machine needs is Python 3.11+ (with venv) and make.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.complete
+# As many test processes as there are cores, within what one PostgreSQL serves comfortably.
+PYTEST := $(BIN)/python -m pytest
+PARALLEL := -n auto --maxprocesses 8 --dist worksteal
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv demo test check format bench prove lock clean
+
+help: ## list these targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
+		while IFS='|' read -r target text; do printf '%-14s %s\n' "$$target" "$$text"; done
+
+venv: $(STAMP) ## make .venv from the lock file (again only when the lock changes)
+
+demo: $(STAMP) ## a whole day of collecting against the gateway simulator, crash included
+	@$(BIN)/python -m collections_engine.entry.demo
+
+test: $(STAMP) ## the whole test suite on a real PostgreSQL (ARGS=... go to pytest)
+	$(PYTEST) $(PARALLEL) $(ARGS)
+
+check: $(STAMP) ## style, types, who may import whom, and the package itself
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(PYTEST) tests/shape
+
+format: $(STAMP) ## put the code into the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## measure, and compare with the figures that are kept
+	$(BIN)/python tests/bench/run.py $(ARGS)
+
+prove: $(STAMP) ## the whole crash matrix and simulation (long; `make test` runs a sample)
+	$(PYTEST) $(PARALLEL) tests/crash -m "prove or not prove" $(ARGS)
+
+lock: ## resolve requirements.lock anew from pyproject.toml (needs uv)
+	uv pip compile pyproject.toml --extra dev --extra web --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-header --upgrade --quiet -o requirements.lock
+
+clean: ## remove what these targets have made
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Python 3.11 or newer is needed; '$(PYTHON)' is: $$($(PYTHON) --version 2>&1)."; \
+		echo "Name another one: make $(or $(firstword $(MAKECMDGOALS)),venv) PYTHON=python3.12"; \
+		exit 1; }
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "Making a virtual environment failed. On Debian and Ubuntu install python3-venv."; \
+		exit 1; }
+	@echo "Installing the locked dependencies into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+		--only-binary :all: -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		--no-build-isolation --no-index --editable .
+	@touch $(STAMP)

@@ -1,0 +1,1 @@
+"""Decisions and values: standard library only, no clock, no randomness, no I/O, no logging."""

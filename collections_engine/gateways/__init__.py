@@ -1,0 +1,1 @@
+"""One file per provider dialect: build the request, classify the answer."""

@@ -1,0 +1,167 @@
+"""One HTTP/1.1 connection with one total deadline per exchange (P5).
+
+The standard library's client sends what it is told, once: no redirects, no retries, nothing hidden.
+On top of it stand only what the protocol needs: a deadline on CLOCK_BOOTTIME (a machine that
+slept past it does not send), enforced on every single read so that a reply dribbled byte by byte
+cannot stretch it, and a bound on the size of a reply.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import select
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from collections_engine.domain.gateway import GatewayUnreachable
+
+MAX_BODY_BYTES = 4 * 1024 * 1024
+CONNECT_TIMEOUT_SECONDS = 10.0
+
+
+def boottime() -> float:
+    """Seconds on the clock that also counts suspend."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class DeadlinePassed(Exception):
+    """The deadline had passed before the first byte was written: nothing was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A complete HTTP reply."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class _TimedReader(io.RawIOBase):
+    """Reads a socket, giving each read only what is left of the deadline."""
+
+    def __init__(self, sock: socket.socket, deadline: float) -> None:
+        self._sock = sock
+        self._deadline = deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self._deadline - boottime()
+        if left <= 0:
+            raise TimeoutError("total deadline passed while reading")
+        self._sock.settimeout(left)
+        return self._sock.recv_into(buffer)
+
+
+class _TimedSocket:
+    """What http.client needs of a socket for reading a reply."""
+
+    def __init__(self, sock: socket.socket, deadline: float) -> None:
+        self._reader = io.BufferedReader(_TimedReader(sock, deadline), 16384)
+
+    def makefile(self, *_: object, **__: object) -> io.BufferedReader:
+        return self._reader
+
+
+class HttpConnection:
+    """A keep-alive connection to one origin, for one thread at a time."""
+
+    def __init__(self, base_url: str, headers: Mapping[str, str]) -> None:
+        parts = urlsplit(base_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("a gateway URL begins with http:// or https:// and names a host")
+        self._host = parts.hostname
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._port = parts.port or (443 if self._tls else 80)
+        self._prefix = parts.path.rstrip("/")
+        self._headers = {"Host": parts.netloc.rpartition("@")[2], **headers}
+        self._sock: socket.socket | None = None
+
+    def ensure_open(self) -> None:
+        """Connect unless a live connection is there; raises GatewayUnreachable."""
+        if self._sock is not None and not _readable(self._sock):
+            return
+        self.close()
+        try:
+            sock = socket.create_connection((self._host, self._port), CONNECT_TIMEOUT_SECONDS)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                sock = self._tls.wrap_socket(sock, server_hostname=self._host)
+        except OSError as error:
+            raise GatewayUnreachable(
+                f"cannot connect to {self._host}:{self._port} ({type(error).__name__})"
+            ) from error
+        self._sock = sock
+
+    def close(self) -> None:
+        """Drop the connection."""
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        deadline: float,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """Send one request and read its reply by the deadline (CLOCK_BOOTTIME seconds).
+
+        Raises DeadlinePassed when nothing was written, and OSError or HTTPException when
+        something went wrong after that: then nothing is known. Needs an open connection.
+        """
+        sock = self._sock
+        if sock is None:
+            raise DeadlinePassed("not connected: nothing was written")
+        data = self._request(method, path, body, headers or {})
+        left = deadline - boottime()
+        if left <= 0:
+            raise DeadlinePassed("the deadline had passed: nothing was written")
+        try:
+            sock.settimeout(left)
+            sock.sendall(data)
+            reply, keep = _read_reply(sock, deadline, method)
+        except BaseException:
+            self.close()
+            raise
+        if not keep:
+            self.close()
+        return reply
+
+    def _request(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> bytes:
+        lines = [f"{method} {self._prefix}{path} HTTP/1.1"]
+        lines.extend(f"{k}: {v}" for k, v in {**self._headers, **headers}.items())
+        if body is not None:
+            lines.append(f"Content-Length: {len(body)}")
+        return "\r\n".join([*lines, "", ""]).encode("ascii") + (body or b"")
+
+
+def _readable(sock: socket.socket) -> bool:
+    """An idle connection with something to read is closed or out of step: not usable."""
+    poller = select.poll()
+    poller.register(sock, select.POLLIN)
+    return bool(poller.poll(0))
+
+
+def _read_reply(sock: socket.socket, deadline: float, method: str) -> tuple[Reply, bool]:
+    response = http.client.HTTPResponse(_TimedSocket(sock, deadline), method=method)  # type: ignore[arg-type]  # only makefile is used
+    response.begin()
+    body = response.read(MAX_BODY_BYTES + 1)
+    if len(body) > MAX_BODY_BYTES:
+        raise http.client.HTTPException("the reply is larger than this engine reads")
+    if response.length:  # fewer bytes came than Content-Length promised
+        raise http.client.IncompleteRead(body, response.length)
+    headers = {k.lower(): v for k, v in response.getheaders()}
+    return Reply(response.status, headers, body), not response.will_close

@@ -1,0 +1,273 @@
+"""The adapter for the simulator's wire protocol; any server that speaks it can stand in."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from http.client import HTTPException
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from collections_engine.domain.gateway import (
+    AccountDescription,
+    Answer,
+    AnswerKind,
+    ChargeOrder,
+    GatewayUnreachable,
+    Lookup,
+    LookupKind,
+    LookupQuestion,
+    ProviderPayment,
+    RailContract,
+)
+from collections_engine.domain.request import parse_reference
+from collections_engine.gateways import wire
+from collections_engine.gateways.http import (
+    DeadlinePassed,
+    HttpConnection,
+    Reply,
+    boottime,
+)
+
+MAX_PAGES = 10_000
+
+
+class SimulatorGateway:
+    """A provider account that speaks the simulator's wire (see the port for each method)."""
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        *,
+        api_key: str | None,
+        deadline_seconds: float,
+        contract_settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._name = name
+        self._url = url
+        self._headers = {"Accept": "application/json", "User-Agent": "collections-engine"}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._deadline_seconds = deadline_seconds
+        self._settings = contract_settings or {}
+        self._capabilities: dict[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"SimulatorGateway({self._name!r})"
+
+    @property
+    def name(self) -> str:
+        """The provider account's name in this engine."""
+        return self._name
+
+    def contract(self) -> RailContract:
+        """The stricter of what the rail announces and the settings."""
+        return wire.stricter(wire.contract(self._announced()), self._settings)
+
+    def describe(self) -> AccountDescription:
+        """Ask which account and mode this is."""
+        caps = self._announced()
+        account, mode = caps.get("account"), caps.get("mode")
+        if not isinstance(account, str) or mode not in ("test", "live"):
+            raise GatewayUnreachable(f"{self._name}: the capabilities name no account and mode")
+        text = json.dumps(["simulator-wire", account, mode])
+        return AccountDescription(account, mode, hashlib.sha256(text.encode()).hexdigest()[:32])
+
+    def _announced(self) -> dict[str, Any]:
+        if self._capabilities is None:
+            channel = self.open()
+            try:
+                self._capabilities = channel.get("/v1/capabilities")
+            except wire.Malformed as error:
+                raise GatewayUnreachable(f"{self._name}: capabilities: {error}") from error
+            finally:
+                channel.close()
+        return self._capabilities
+
+    def build_body(self, order: ChargeOrder) -> bytes:
+        """Build the charge's body: sorted, tight, and free of anything that varies."""
+        document = {
+            "reference": order.reference,
+            "amount": order.amount_minor,
+            "currency": order.currency,
+            "mandate": order.mandate_ref,
+            "metadata": {
+                "request_id": str(order.request_id),
+                "attempt": order.attempt,
+                "external_ref": order.external_ref,
+            },
+        }
+        return json.dumps(document, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+    def open(self) -> SimulatorChannel:
+        """Make a connected channel."""
+        channel = SimulatorChannel(self, HttpConnection(self._url, self._headers))
+        channel.ensure_open()
+        return channel
+
+    def payments_between(
+        self, created_from: datetime, created_to: datetime
+    ) -> Iterator[Sequence[ProviderPayment]]:
+        """Page through all payments created in the period."""
+        query = {"created_from": _z(created_from), "created_to": _z(created_to)}
+        represents = self.contract().represents
+        channel = self.open()
+        try:
+            for page in channel.pages(query):
+                yield [wire.payment(p, self._name, represents=represents) for p in page]
+        except wire.Malformed as error:
+            raise GatewayUnreachable(f"{self._name}: a page cannot be read: {error}") from error
+        finally:
+            channel.close()
+
+    @property
+    def deadline_seconds(self) -> float:
+        """How long one exchange may take in all."""
+        return self._deadline_seconds
+
+
+class SimulatorChannel:
+    """One connection to the wire, for one thread at a time."""
+
+    def __init__(self, gateway: SimulatorGateway, connection: HttpConnection) -> None:
+        self._gateway = gateway
+        self._http = connection
+        self._contract: RailContract | None = None
+        self._date: datetime | None = None
+
+    def ensure_open(self) -> None:
+        """Connect if needed, before the permit."""
+        self._http.ensure_open()
+
+    def close(self) -> None:
+        """Drop the connection."""
+        self._http.close()
+
+    @property
+    def contract(self) -> RailContract:
+        """The rail's contract, read once per channel."""
+        if self._contract is None:
+            self._contract = self._gateway.contract()
+        return self._contract
+
+    def charge(self, key: str, body: bytes, deadline: float) -> Answer:
+        """Send these bytes once; every exception after the first byte is AMBIGUOUS (P7)."""
+        represents = self.contract.represents
+        headers = {"Idempotency-Key": key, "Content-Type": "application/json"}
+        try:
+            reply = self._http.exchange("POST", "/v1/payments", deadline, body, headers)
+        except DeadlinePassed:
+            return Answer(AnswerKind.NOT_SENT, word="deadline_passed")
+        except Exception as error:
+            self._http.close()
+            return Answer(AnswerKind.AMBIGUOUS, word=type(error).__name__[:64])
+        return wire.answer(reply, self._gateway.name, represents=represents)
+
+    def lookup(self, question: LookupQuestion) -> Lookup:
+        """Ask by reference, by mandate where the rail can, and by every id ever recorded (P2)."""
+        found: dict[str, ProviderPayment] = {}
+        foreign: list[str] = []
+        fault: str | None = None
+        self._date = None
+        try:
+            if self.contract.lookup is not LookupKind.NONE:
+                for reference in question.references:
+                    self._collect({"reference": reference}, found, lambda p: True)
+                if self.contract.list_by_mandate:
+                    for mandate in question.mandate_refs:
+                        self._by_mandate(mandate, question, found, foreign)
+                for payment_id in question.payment_ids:
+                    if payment_id not in found:
+                        self._add(self.get(f"/v1/payments/{quote(payment_id, safe='')}"), found)
+        except (GatewayUnreachable, wire.Malformed) as error:
+            fault = str(error)
+        return Lookup(
+            complete=fault is None,
+            payments=tuple(found.values()),
+            foreign=tuple(foreign),
+            fault=fault,
+            provider_time=self._date,
+        )
+
+    def _by_mandate(
+        self,
+        mandate: str,
+        question: LookupQuestion,
+        found: dict[str, ProviderPayment],
+        foreign: list[str],
+    ) -> None:
+        """A payment for our external_ref under another identity is evidence; others are not ours."""
+
+        def ours(p: ProviderPayment) -> bool:
+            if p.reference in question.references:
+                return True
+            parsed = parse_reference(p.reference)
+            if p.external_ref == question.external_ref and (
+                parsed is None or parsed[0] != question.identity
+            ):
+                foreign.append(p.payment_id)
+            return False
+
+        self._collect({"mandate": mandate}, found, ours)
+
+    def _collect(
+        self,
+        query: dict[str, str],
+        found: dict[str, ProviderPayment],
+        wanted: Callable[[ProviderPayment], bool],
+    ) -> None:
+        for page in self.pages(query):
+            for document in page:
+                p = wire.payment(
+                    document, self._gateway.name, represents=self.contract.represents
+                )
+                if wanted(p):
+                    self._add(document, found)
+
+    def _add(self, document: Any, found: dict[str, ProviderPayment]) -> None:
+        p = wire.payment(document, self._gateway.name, represents=self.contract.represents)
+        if found.setdefault(p.payment_id, p) != p:
+            raise wire.Malformed("a payment changed while it was looked up")
+
+    def pages(self, query: dict[str, str]) -> Iterator[list[Any]]:
+        """Follow the cursor to the end; a cursor that comes again is a fault, not an end."""
+        cursor, seen = "", set[str]()
+        for _ in range(MAX_PAGES):
+            asked = {**query, "cursor": cursor} if cursor else query
+            document = self.get("/v1/payments?" + urlencode(asked))
+            data = document.get("data")
+            if not isinstance(data, list) or "next_cursor" not in document:
+                raise wire.Malformed("a page without data and next_cursor")
+            yield data
+            following = document["next_cursor"]
+            if following is None:
+                return
+            if not isinstance(following, str) or not following or following in seen:
+                raise wire.Malformed("a cursor that does not move on")
+            seen.add(following)
+            cursor = following
+        raise wire.Malformed("too many pages")
+
+    def get(self, path: str) -> dict[str, Any]:
+        """GET one JSON object; raises GatewayUnreachable or Malformed."""
+        self._http.ensure_open()
+        try:
+            reply: Reply = self._http.exchange(
+                "GET", path, boottime() + self._gateway.deadline_seconds
+            )
+        except (OSError, HTTPException, DeadlinePassed, ValueError) as error:
+            self._http.close()
+            raise GatewayUnreachable(
+                f"{self._gateway.name}: no answer to a lookup ({type(error).__name__})"
+            ) from error
+        if reply.status != 200:
+            raise GatewayUnreachable(f"{self._gateway.name}: a lookup was answered {reply.status}")
+        self._date = self._date or wire.provider_time(reply)
+        return wire.parse_json(reply)
+
+
+def _z(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")

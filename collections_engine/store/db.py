@@ -1,0 +1,106 @@
+"""Connections and durable steps: what "committed and seen" means here (P19, P20).
+
+A step runs in autocommit and is one round trip. Its result counts only when the server's reply came
+back clean: an exception, an error reply or a WARNING means *unknown*, and the same conditional step
+is run again on a fresh connection, where it waits for the undecided transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import psycopg
+from psycopg import errors
+from psycopg.rows import dict_row
+
+Connection = psycopg.Connection[dict[str, Any]]
+
+TRANSIENT_SQLSTATES = frozenset(
+    {"40001", "40P01", "55P03", "57014", "53300", "57P01", "57P02", "57P03", "53100", "53200"}
+)
+
+
+class UnknownCommit(psycopg.OperationalError):
+    """The server warned while a step was committing: whether it lasts is unknown."""
+
+
+def connect(url: str, actor: str, *, lock_timeout_seconds: float = 20.0) -> Connection:
+    """Open one autocommit connection with the engine's session settings."""
+    connection = psycopg.connect(url, autocommit=True, row_factory=dict_row, connect_timeout=10)
+    configure(connection, actor, lock_timeout_seconds=lock_timeout_seconds)
+    return connection
+
+
+def configure(connection: Connection, actor: str, *, lock_timeout_seconds: float = 20.0) -> None:
+    """Set what every session needs: actor, UTC, lock timeout, full durability, warning watch."""
+    connection.execute(
+        "SELECT set_config('collections.actor', %s, false), set_config('TimeZone', 'UTC', false),"
+        " set_config('lock_timeout', %s, false), set_config('synchronous_commit', 'on', false),"
+        " set_config('default_transaction_isolation', 'read committed', false),"
+        " set_config('DateStyle', 'ISO', false), set_config('statement_timeout', '60s', false)",
+        (actor, f"{int(lock_timeout_seconds * 1000)}ms"),
+    )
+    connection.add_notice_handler(_watch(connection))
+
+
+_WARNED: WeakKeyDictionary[Connection, list[str]] = WeakKeyDictionary()
+
+
+def _watch(connection: Connection) -> Callable[[errors.Diagnostic], None]:
+    box = _WARNED.setdefault(connection, [])
+    box.clear()
+
+    def handler(diagnostic: errors.Diagnostic) -> None:
+        if diagnostic.severity_nonlocalized not in (None, "NOTICE", "INFO", "DEBUG", "LOG"):
+            box.append(diagnostic.sqlstate or "warning")
+
+    return handler
+
+
+def step(connection: Connection, sql: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Run one durable step; raises UnknownCommit when the server warned on the way."""
+    box = _WARNED.setdefault(connection, [])
+    box.clear()
+    rows = rows_of(connection, sql, params)
+    if box:
+        raise UnknownCommit("the server warned while committing; the outcome is not known")
+    return rows
+
+
+def rows_of(
+    connection: Connection, sql: str, params: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """Run a statement and return its rows, an empty list where it returns none."""
+    cursor = connection.execute(sql, params)
+    return cursor.fetchall() if cursor.description is not None else []
+
+
+def one(
+    connection: Connection, sql: str, params: Mapping[str, Any] | None = None
+) -> dict[str, Any] | None:
+    """Run a statement and return its first row or None."""
+    rows = rows_of(connection, sql, params)
+    return rows[0] if rows else None
+
+
+def transient(error: BaseException) -> bool:
+    """Whether the same step may simply be run again: nothing was decided, or it is unknown."""
+    if isinstance(error, (UnknownCommit, psycopg.InterfaceError)):
+        return True
+    if isinstance(error, psycopg.Error):
+        state = error.sqlstate
+        return state in TRANSIENT_SQLSTATES or (
+            isinstance(error, psycopg.OperationalError) and (state is None or state[:2] == "08")
+        )
+    return False
+
+
+def connection_lost(error: BaseException) -> bool:
+    """Whether the connection cannot be used again after this error."""
+    if isinstance(error, UnknownCommit):
+        return True
+    return isinstance(error, psycopg.OperationalError) and (
+        error.sqlstate is None or error.sqlstate[:2] in ("08", "57")
+    )

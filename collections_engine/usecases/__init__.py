@@ -1,0 +1,1 @@
+"""Where effects meet decisions; transactions begin and end here."""

@@ -1,0 +1,112 @@
+"""Natural batching: group commit in the application, below the page.
+
+A caller hands in its row and waits. While one flush is under way the next batch collects, so the
+batch grows with the load and a single call is a batch of one; no timers. When the call returns,
+its row is committed. A batch that fails is replayed one by one: a poison row hits only itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+MAX_BATCH = 64
+LANES = 2
+
+
+class _Slot(Generic[A, R]):
+    """One caller's row. Woken exactly once by another thread: with its result, or to lead."""
+
+    __slots__ = ("ask", "batch", "error", "finished", "result", "wake")
+
+    def __init__(self, ask: A) -> None:
+        self.ask = ask
+        self.wake = threading.Lock()
+        self.wake.acquire()
+        self.batch: list[_Slot[A, R]] | None = None
+        self.finished = False
+        self.result: R | None = None
+        self.error: BaseException | None = None
+
+
+class Batcher(Generic[A, R]):
+    """Turn a function over a batch into one over a single row, callable from many threads."""
+
+    def __init__(
+        self,
+        flush: Callable[[Sequence[A]], Sequence[R]],
+        *,
+        lanes: int = LANES,
+        size: int = MAX_BATCH,
+    ) -> None:
+        self._flush = flush
+        self._lanes = lanes
+        self._size = size
+        self._lock = threading.Lock()
+        self._waiting: deque[_Slot[A, R]] = deque()
+        self._flushing = 0
+
+    def __call__(self, ask: A) -> R:
+        """Return this row's own result once its batch is committed; raises its own error."""
+        slot: _Slot[A, R] = _Slot(ask)
+        with self._lock:
+            self._waiting.append(slot)
+            if self._flushing < self._lanes:  # then nobody else waits: see _hand_on
+                self._flushing += 1
+                slot.batch = self._take()
+        while not slot.finished:
+            if slot.batch is None:
+                slot.wake.acquire()
+            else:
+                batch, slot.batch = slot.batch, None
+                self._lead(batch, slot)
+        if slot.error is not None:
+            raise slot.error
+        return slot.result  # type: ignore[return-value]  # None is a legal R
+
+    def _take(self) -> list[_Slot[A, R]]:
+        return [self._waiting.popleft() for _ in range(min(self._size, len(self._waiting)))]
+
+    def _lead(self, batch: list[_Slot[A, R]], me: _Slot[A, R]) -> None:
+        try:
+            self._run(batch)
+        except BaseException as error:
+            for slot in batch:
+                slot.error = slot.error or error
+            raise
+        finally:
+            self._hand_on()
+            for slot in batch:
+                slot.finished = True
+                if slot is not me:
+                    slot.wake.release()
+
+    def _hand_on(self) -> None:
+        """Give the lane to the first that waits, with its batch; free it when nobody does."""
+        with self._lock:
+            if not self._waiting:
+                self._flushing -= 1
+                return
+            following = self._take()
+        following[0].batch = following
+        following[0].wake.release()
+
+    def _run(self, batch: list[_Slot[A, R]]) -> None:
+        try:
+            results = self._flush([slot.ask for slot in batch])
+            if len(results) != len(batch):
+                raise RuntimeError(f"asked for {len(batch)} rows, got {len(results)}")
+        except Exception as error:
+            if len(batch) == 1:
+                batch[0].error = error
+                return
+            for slot in batch:
+                self._run([slot])
+            return
+        for slot, result in zip(batch, results, strict=True):
+            slot.result = result

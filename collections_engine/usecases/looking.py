@@ -1,0 +1,122 @@
+"""Ask the provider for all it has of an instalment, and lay our own books beside it (P2, P3)."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from collections_engine.domain.gateway import (
+    Channel,
+    GatewayUnreachable,
+    Lookup,
+    LookupQuestion,
+    ProviderPayment,
+    RailContract,
+)
+from collections_engine.domain.reconcile import Situation
+from collections_engine.domain.request import Request
+from collections_engine.store.history import History
+from collections_engine.usecases.context import Context
+
+
+def look_up(
+    context: Context,
+    request: Request,
+    external_ref: str,
+    history: History | None,
+    channel: Channel,
+    now: datetime,
+) -> tuple[Lookup, datetime]:
+    """Return everything at every account that any request of this instalment has named.
+
+    `now` is the database's clock at this moment; the second value is that clock afterwards.
+    One account that cannot be asked makes the whole lookup incomplete.
+    """
+    started = time.monotonic()
+    requests = (request, *(r for r in (history.requests if history else ()) if r.id != request.id))
+    accounts = list(dict.fromkeys(r.provider_account for r in requests))
+    parts = [
+        _ask(context, account, request, requests, external_ref, history, channel)
+        for account in accounts
+    ]
+    merged = replace(_merge(parts), began_at=now)
+    return merged, now + timedelta(seconds=time.monotonic() - started)
+
+
+def _ask(
+    context: Context,
+    account: str,
+    request: Request,
+    requests: tuple[Request, ...],
+    external_ref: str,
+    history: History | None,
+    channel: Channel,
+) -> Lookup:
+    theirs = [r for r in requests if r.provider_account == account]
+    recorded = {p for r in theirs for p in r.payment_ids}
+    recorded |= {r.provider_object_id for r in theirs if r.provider_object_id}
+    if history and account == request.provider_account:
+        recorded |= {i for i in history.payment_ids if not i.startswith("verdict:")}
+    question = LookupQuestion(
+        references=tuple(dict.fromkeys(r.reference for r in theirs)),
+        external_ref=external_ref,
+        mandate_refs=tuple(dict.fromkeys(r.mandate_ref for r in theirs)),
+        payment_ids=tuple(sorted(recorded)),
+        identity=context.identity,
+    )
+    if account == request.provider_account:
+        return channel.lookup(question)
+    if context.channels.gateway(account) is None:
+        return Lookup(complete=False, fault=f"provider account {account} is not configured")
+    try:
+        other = context.channels.take(account)
+    except GatewayUnreachable as error:
+        return Lookup(complete=False, fault=str(error))
+    try:
+        return other.lookup(question)
+    finally:
+        context.channels.give_back(account, other)
+
+
+def _merge(parts: list[Lookup]) -> Lookup:
+    """The first part is the request's own account: its clock is the one that counts (P12)."""
+    payments: list[ProviderPayment] = [p for part in parts for p in part.payments]
+    faults = [part.fault for part in parts if part.fault]
+    return Lookup(
+        complete=all(part.complete for part in parts),
+        payments=tuple(payments),
+        foreign=tuple(f for part in parts for f in part.foreign),
+        fault="; ".join(faults) or None,
+        provider_time=parts[0].provider_time,
+    )
+
+
+def situation(
+    context: Context,
+    request: Request,
+    history: History | None,
+    *,
+    outstanding_minor: int,
+    currency: str,
+    mandate_ref: str,
+    contract: RailContract,
+    now: datetime,
+) -> Situation:
+    """Lay out what our side knows for `decide`."""
+    own = history.request(request.id) if history else None
+    return Situation(
+        request=own or request,
+        others=tuple(r for r in history.requests if r.id != request.id) if history else (),
+        booked=history.booked if history else {},
+        outstanding_minor=outstanding_minor,
+        currency=currency,
+        mandate_ref=mandate_ref,
+        contract=contract,
+        now=now,
+        lease=context.limits.lease,
+        deadline=context.limits.deadline,
+        adopted_at=context.adopted_at,
+        books_stand_for_lookup=request.provider_account in context.accounts_without_lookup,
+        retry_for=context.retry_for,
+    )

@@ -1,4 +1,4 @@
-"""From a plan to its instalments: due dates are worked out from the anchor, never from the last one.
+"""From a plan to its instalments: due dates follow from the anchor, never from the last one.
 
 31 January, 28 February, 31 March: the day of the anchor comes back as soon as a month has it.
 """

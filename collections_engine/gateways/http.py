@@ -67,7 +67,7 @@ class _TimedSocket:
     def __init__(self, sock: socket.socket, deadline: float) -> None:
         self._reader = io.BufferedReader(_TimedReader(sock, deadline), 16384)
 
-    def makefile(self, *_: object, **__: object) -> io.BufferedReader:
+    def makefile(self, *_: object, **__: object) -> Any:
         return self._reader
 
 

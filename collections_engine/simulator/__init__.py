@@ -40,7 +40,8 @@ Driving (POST, JSON):
                               soon as that count of /control/stats is reached, else 408;
                               {"for": "fired", "fault": "f1"} waits for a rule
     /control/webhooks/send    {"event_id": E, "count": 2} again, or {"event": {...}} as given
-    /control/reset            new books, first capabilities and settings, no faults, wall time
+    /control/reset            new books, first capabilities and settings, no faults, wall time;
+                              calls that are running are cut and never execute
 
 Faults: each rule has a ``kind``, selectors and options; the first rule that is due wins.
     selectors   on (operation), mandate, reference, external_ref (text, "X-*", or a list),

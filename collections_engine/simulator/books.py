@@ -57,7 +57,9 @@ class Books:
         return line
 
     def close(self, line: RequestLine) -> None:
-        """Keep what became of a request."""
+        """Keep what became of a request, unless it belongs to books before a reset."""
+        if line.n > len(self.requests) or self.requests[line.n - 1] is not line:
+            return
         self._journal.append("outcome", asdict(line))
         self._changed()
 

@@ -217,9 +217,7 @@ def send_webhook(world: World, hub: WebhookHub, body: JsonObject) -> Answer:
 
 def reset(world: World, hub: WebhookHub, _body: JsonObject) -> Answer:
     """``POST /control/reset``: new books, the configuration's capabilities, no faults."""
-    for held in list(world.held.values()):
-        if not held.released.done():
-            held.released.set_result("drop")
+    world.drop_running()
     hub.clear()
     start_again(world)
     world.rearm()

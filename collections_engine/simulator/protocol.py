@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections_engine.simulator.records import RequestLine
 
 MAX_HEAD = 64 * 1024
-MAX_BODY = 1024 * 1024
+MAX_BODY = 16 * 1024 * 1024
 BAD_REQUEST = 400
 TOO_LARGE = 413
 
@@ -279,7 +279,17 @@ class HttpHost:
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, exchange: Exchange) -> None:
-        await self._application(exchange)
+        try:
+            await self._application(exchange)
+        except asyncio.CancelledError:
+            exchange.cut()
+            raise
+
+    def drop_others(self) -> None:
+        """Cut all running requests but the caller's own: they will not execute any more."""
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
 
     async def shut_down(self) -> None:
         """End every connection and running request."""

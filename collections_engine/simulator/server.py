@@ -46,6 +46,7 @@ class Simulation:
         world.announce = self._hub.emit
         world.perform_timer = self._perform
         world.rearm = self._rearm
+        world.drop_running = self._host.drop_others
         world.incomplete_requests = lambda: self._host.incomplete_requests
         restore(world)
         try:

@@ -70,11 +70,14 @@ class WebhookHub:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def clear(self) -> None:
-        """Forget all events that were not sent."""
-        self.events.clear()
+        """Forget all events and stop what is on its way."""
+        for task in self._tasks:
+            task.cancel()
+        self._queue = asyncio.Queue()
         self._passed_over.clear()
-        while not self._queue.empty():
-            self._queue.get_nowait()
+        self.events = []
+        self.attempts = 0
+        self.start()
 
     @property
     def can_sign(self) -> bool:

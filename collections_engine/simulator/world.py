@@ -75,6 +75,7 @@ class World:
         self._waiters: list[asyncio.Future[None]] = []
         self.rearm: Callable[[], None] = lambda: None
         self.announce: Callable[[str, JsonObject, Subject], None] = lambda _t, _d, _s: None
+        self.drop_running: Callable[[], None] = lambda: None
         self.incomplete_requests: Callable[[], int] = lambda: 0
         self.perform_timer: Callable[[Timer], Payment | None] = lambda _timer: None
         self.blank()

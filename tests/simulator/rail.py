@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -102,9 +103,9 @@ class Rail:
 
     def lookup(self, number: int = 1, **query: str) -> Reply:
         """A lookup by reference."""
-        return self.list(reference=reference(number), **query)
+        return self.page(reference=reference(number), **query)
 
-    def list(self, path: str = "/v1/payments", **query: str) -> Reply:
+    def page(self, path: str = "/v1/payments", **query: str) -> Reply:
         """A page of a list."""
         return self.send("GET", f"{path}?{urlencode(query)}")
 
@@ -113,7 +114,7 @@ class Rail:
         items: list[Json] = []
         cursor: str | None = ""
         while cursor is not None:
-            page = self.list(**query, **({"cursor": cursor} if cursor else {})).json
+            page = self.page(**query, **({"cursor": cursor} if cursor else {})).json
             items += page["data"]
             cursor = page["next_cursor"]
         return items
@@ -265,7 +266,9 @@ class Receiver:
         return self._got.empty()
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening; the shutdown also wakes the thread that waits to accept."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
     def _work(self) -> None:

@@ -47,7 +47,7 @@ def test_pages_follow_cursors(rail: Rail) -> None:
     assert ids(rail.pages(reference=reference(1))) == made
     assert len(rail.lookup(limit="1").json["data"]) == 1
     assert len(rail.lookup(limit="50").json["data"]) == 2
-    assert len(rail.list(reference=reference(1), cursor=first["next_cursor"]).json["data"]) == 2
+    assert len(rail.page(reference=reference(1), cursor=first["next_cursor"]).json["data"]) == 2
 
 
 def test_a_payment_made_while_paging_is_found_at_the_end(rail: Rail) -> None:
@@ -71,9 +71,9 @@ def test_a_range_includes_its_start_and_not_its_end(rail: Rail) -> None:
 def test_listing_by_mandate_needs_the_capability(rail: Rail) -> None:
     """All of a mandate's payments, or 404 where the rail cannot."""
     payment = rail.charge().json
-    assert rail.list(mandate="MD-1").json["data"] == [payment]
+    assert rail.page(mandate="MD-1").json["data"] == [payment]
     rail.control("capabilities", list_by_mandate=False)
-    assert rail.list(mandate="MD-1").code == "not_supported"
+    assert rail.page(mandate="MD-1").code == "not_supported"
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_listing_by_mandate_needs_the_capability(rail: Rail) -> None:
 )
 def test_a_wrong_query_is_refused(rail: Rail, query: dict[str, str], code: str) -> None:
     """422 with a code."""
-    reply = rail.list(**query)
+    reply = rail.page(**query)
     assert (reply.status, reply.code) == (422, code)
 
 
@@ -112,13 +112,13 @@ def test_a_lagging_lookup_hides_the_young(rail: Rail) -> None:
     span = {"created_from": "2026-07-01T00:00:00Z", "created_to": "2026-07-02T00:00:00Z"}
     rail.control("clock", advance_seconds=59)
     assert rail.lookup().json["data"] == []
-    assert rail.list(mandate="MD-1").json["data"] == []
-    assert rail.list(**span).json["data"] == []
+    assert rail.page(mandate="MD-1").json["data"] == []
+    assert rail.page(**span).json["data"] == []
     assert rail.send("GET", f"/v1/payments/{payment['id']}").json == payment
     rail.control("clock", advance_seconds=1)
     assert rail.lookup().json["data"] == [payment]
-    assert rail.list(mandate="MD-1").json["data"] == [payment]
-    assert rail.list(**span).json["data"] == [payment]
+    assert rail.page(mandate="MD-1").json["data"] == [payment]
+    assert rail.page(**span).json["data"] == [payment]
 
 
 def test_a_rail_without_lookup_lists_nothing(rail: Rail) -> None:
@@ -136,12 +136,12 @@ def test_movements_are_listed_by_time(rail: Rail) -> None:
     rail.control("movements", type="payout", amount=4000, currency="GBP")
     span = {"from": "2020-01-01T00:00:00Z", "to": "2099-01-01T00:00:00Z"}
     rail.control("settings", page_size=2)
-    first = rail.list("/v1/movements", **span).json
-    second = rail.list("/v1/movements", **span, cursor=first["next_cursor"]).json
+    first = rail.page("/v1/movements", **span).json
+    second = rail.page("/v1/movements", **span, cursor=first["next_cursor"]).json
     legs = [(m["type"], m["amount"]) for m in first["data"] + second["data"]]
     assert legs == [("collect", 4900), ("refund", -900), ("payout", -4000)]
     rail.control("capabilities", movements=False)
-    assert rail.list("/v1/movements", **span).code == "not_supported"
+    assert rail.page("/v1/movements", **span).code == "not_supported"
 
 
 def test_lag_fault(rail: Rail) -> None:
@@ -256,9 +256,7 @@ def test_broken_json_and_half_reply(rail: Rail) -> None:
         ("not_found", {}, 404),
     ],
 )
-def test_refused_for_n_calls(
-    rail: Rail, kind: str, options: dict[str, Any], status: int
-) -> None:
+def test_refused_for_n_calls(rail: Rail, kind: str, options: dict[str, Any], status: int) -> None:
     """Two lookups are refused, the third is answered."""
     rail.fault(kind, on="lookup", times=2, **options)
     assert [rail.lookup().status for _ in range(3)] == [status, status, 200]

@@ -78,7 +78,9 @@ def test_a_wrong_body_is_refused(rail: Rail, change: dict[str, Any], code: str) 
     assert rail.charge().status == 201
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'{"amount":1,"amount":2}', b"\xff", b"[" * 9999])
+@pytest.mark.parametrize(
+    "raw", [b"", b"{", b"[]", b'{"amount":1,"amount":2}', b"\xff", b"[" * 9999]
+)
 def test_what_is_no_json_object_is_refused(rail: Rail, raw: bytes) -> None:
     """400, and the books keep the very bytes' hash."""
     reply = rail.send("POST", "/v1/payments", raw, headers={"Idempotency-Key": "k"})

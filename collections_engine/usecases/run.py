@@ -1,0 +1,229 @@
+"""A run: the in-flight pass, then what is due, picked by keyset and worked on by a pool of threads.
+
+SIGTERM sets `context.stopping`: no new claim is made, rows under way are finished, the rest was
+never claimed. A second run for a day while one is alive steps aside; `join` adds a worker.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from uuid import uuid4
+
+from collections_engine.domain.errors import EngineError
+from collections_engine.store import control, picking, runs
+from collections_engine.store.db import Connection
+from collections_engine.store.picking import Cursor, DueRow
+from collections_engine.usecases.budget import Budget
+from collections_engine.usecases.context import Context, Due, Kind
+from collections_engine.usecases.recover import collect_or_leave, recover, wait_for_leases
+from collections_engine.usecases.steps import ConnectionSource, retrying
+from collections_engine.usecases.summary import Summary
+
+PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What was asked for; amounts in minor units by currency."""
+
+    kind: str
+    business_date: date
+    due_from: date | None = None
+    due_to: date | None = None
+    limit: int | None = None
+    max_amounts: dict[str, int] = field(default_factory=dict)
+    concurrency: int = 16
+    join: bool = False
+    wait: bool = False
+    progress: Callable[[int], None] = lambda _: None
+
+
+class AnotherRunAlive(EngineError):
+    """Another run of this business date is alive; nothing was done."""
+
+    exit_code = 0
+
+    def __init__(self, alive: Sequence[runs.AliveRun]) -> None:
+        names = ", ".join(f"{r.host or 'host?'} pid {r.pid}" for r in alive) or "another process"
+        super().__init__(
+            f"another run for this day is alive ({names}); this one did nothing."
+            " To add a worker to it: collections run --join"
+        )
+
+
+def run(
+    source: ConnectionSource, alive: Connection, context: Context, options: RunOptions
+) -> Summary:
+    """Run once; `alive` is a connection of its own whose session locks are the sign of life.
+
+    Raises AnotherRunAlive when a run for this day is alive and `join` was not asked for.
+    """
+    summary = Summary(uuid4(), options.business_date)
+    if options.kind == "run" and not runs.lock_day(alive, options.business_date):
+        if not options.join:
+            raise AnotherRunAlive([r for r in runs.alive(alive) if r.kind == "run"])
+        summary.note = "joined a run that is alive"
+    runs.lock_run(alive, summary.run_id)
+    retrying(source, lambda c: runs.start(c, _record(summary, options)))
+    started = time.monotonic()
+    outcome = "failed"
+    try:
+        with _Workers(options.concurrency, summary) as workers:
+            if options.wait:
+                wait_for_leases(source, context.stopping)
+            recover(source, context, summary, workers.each)
+            if options.kind != "recover":
+                _collect_due(source, context, options, summary, workers)
+        outcome = "stopped" if context.stopping() else "done"
+    finally:
+        context.channels.close()
+        summary.duration_seconds = time.monotonic() - started
+        summary.stopped = context.stopping()
+        summary.stopped_accounts = dict(context.stopped_accounts)
+        _look_back(source, summary, options)
+        retrying(source, lambda c: runs.finish(c, summary.run_id, outcome, summary.document()))
+    return summary
+
+
+def _record(summary: Summary, options: RunOptions) -> runs.RunRecord:
+    return runs.RunRecord(
+        id=summary.run_id,
+        kind=options.kind,
+        business_date=options.business_date,
+        date_from=options.due_from,
+        date_to=options.due_to,
+        joined=options.join,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+    )
+
+
+def _look_back(source: ConnectionSource, summary: Summary, options: RunOptions) -> None:
+    """What stays open when the run ends, so that nothing of it is in limbo."""
+    waiting = retrying(source, picking.waiting_rows)
+    summary.waiting = [
+        {"external_ref": ref, "frees_up": at.isoformat()} for ref, at in waiting[:200]
+    ]
+    summary.left_in_flight = retrying(source, picking.left_in_flight)
+    counts = retrying(source, lambda c: control.counts(c, options.business_date))
+    summary.open_reviews = counts["open_reviews"]
+    if options.limit is None and not options.max_amounts:
+        summary.overdue = counts["overdue"]
+
+
+def _collect_due(
+    source: ConnectionSource,
+    context: Context,
+    options: RunOptions,
+    summary: Summary,
+    workers: _Workers,
+) -> None:
+    budget = Budget(options.limit, options.max_amounts)
+    cursor = picking.START
+    mixing = random.Random(os.getpid()) if options.join else None
+    while not context.stopping() and not budget.spent():
+        page = retrying(source, lambda c, after=cursor: _pick(c, options, after))  # type: ignore[misc]
+        if not page:
+            break
+        cursor = Cursor(page[-1].collect_date, page[-1].instalment_id)
+        if mixing is not None:  # workers that share a day start at different rows of it
+            page = sorted(page, key=lambda r: (r.collect_date, mixing.random()))
+        for row in page:
+            if context.stopping():
+                break
+            if budget.admit(row.outstanding_minor, row.currency):
+                workers.put(_work(row, context, options, summary, budget))
+            elif budget.spent():
+                workers.settle_down()  # rows that others had may give their place back
+                if budget.spent() or not budget.admit(row.outstanding_minor, row.currency):
+                    break
+                workers.put(_work(row, context, options, summary, budget))
+    workers.settle_down()
+
+
+def _pick(connection: Connection, options: RunOptions, after: Cursor) -> list[DueRow]:
+    day = options.business_date
+    if options.due_from is None or options.due_to is None:
+        return picking.due(connection, day, after, PAGE)
+    return picking.due_between(connection, day, options.due_from, options.due_to, after, PAGE)
+
+
+def _work(
+    row: DueRow, context: Context, options: RunOptions, summary: Summary, budget: Budget
+) -> Callable[[], None]:
+    due = Due(
+        instalment_id=row.instalment_id,
+        attempt=row.attempt,
+        collect_date=row.collect_date,
+        provider_account=row.provider_account,
+        outstanding_minor=row.outstanding_minor,
+        currency=row.currency,
+        external_ref=row.external_ref,
+    )
+
+    def work() -> None:
+        if context.stopping():
+            budget.hand_back(due.outstanding_minor, due.currency)
+            return
+        outcome = collect_or_leave(due, context, summary)
+        if outcome.kind in (Kind.SKIPPED, Kind.RELEASED):
+            budget.hand_back(due.outstanding_minor, due.currency)
+        summary.add(outcome, due.external_ref)
+        options.progress(1)
+
+    return work
+
+
+class _Workers:
+    """A fixed pool over a bounded queue: only as many claims as there are hands."""
+
+    def __init__(self, count: int, summary: Summary) -> None:
+        self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue(maxsize=max(2 * count, 2))
+        self._summary = summary
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"collect-{n}", daemon=True)
+            for n in range(count)
+        ]
+
+    def __enter__(self) -> _Workers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for _thread in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def put(self, work: Callable[[], None]) -> None:
+        """Hand in one row's work; waits while all hands are full."""
+        self._queue.put(work)
+
+    def each(self, works: list[Callable[[], None]]) -> None:
+        """Do all of these, and return when they are done."""
+        for work in works:
+            self.put(work)
+        self.settle_down()
+
+    def settle_down(self) -> None:
+        """Wait until everything handed in is done."""
+        self._queue.join()
+
+    def _serve(self) -> None:
+        while (work := self._queue.get()) is not None:
+            try:
+                work()
+            except Exception as error:  # one row's fault never stops the rows after it
+                self._summary.fault(error)
+            finally:
+                self._queue.task_done()
+        self._queue.task_done()

@@ -246,6 +246,8 @@ def _not_owed_or_unresolved(s: Situation, lookup: Lookup) -> Stop | None:
         until = s.contract.settled_after(s.adopted_at + s.deadline)
         if s.now < until:
             return Stop(StopReason.ADOPTED_WAIT, review=False, not_before=until)
+        if not _clocks_agree(s, lookup):
+            return Stop(StopReason.CLOCKS_DISAGREE, review=False)
     return None
 
 
@@ -273,7 +275,7 @@ def _resend_or_stop(s: Situation, lookup: Lookup) -> Decision:
     r = s.request
     late = _looked_late_enough(s, lookup)
     if not _clocks_agree(s, lookup):
-        return Stop(StopReason.CLOCKS_DISAGREE, review=False)
+        return Stop(StopReason.CLOCKS_DISAGREE, review=late)
     if r.sendings >= MAX_SENDINGS:
         return Stop(StopReason.SENDINGS_USED_UP, review=late)
     if r.sent_at is None:

@@ -33,8 +33,18 @@ def connect(url: str, actor: str, *, lock_timeout_seconds: float = 20.0) -> Conn
     return connection
 
 
-def configure(connection: Connection, actor: str, *, lock_timeout_seconds: float = 20.0) -> None:
-    """Set what every session needs: actor, UTC, lock timeout, full durability, warning watch."""
+def configure(
+    connection: Connection,
+    actor: str,
+    *,
+    lock_timeout_seconds: float = 20.0,
+    by_index: bool = False,
+) -> None:
+    """Set what every session needs: actor, UTC, lock timeout, full durability, warning watch.
+
+    `by_index` is for the sessions that run the steps: each touches a handful of rows by key, and a
+    plan that was cached while the tables were empty must not read them whole once they have grown.
+    """
     connection.execute(
         "SELECT set_config('collections.actor', %s, false), set_config('TimeZone', 'UTC', false),"
         " set_config('lock_timeout', %s, false), set_config('synchronous_commit', 'on', false),"
@@ -42,6 +52,12 @@ def configure(connection: Connection, actor: str, *, lock_timeout_seconds: float
         " set_config('DateStyle', 'ISO', false), set_config('statement_timeout', '60s', false)",
         (actor, f"{int(lock_timeout_seconds * 1000)}ms"),
     )
+    if by_index:
+        connection.execute(
+            "SELECT set_config('enable_seqscan', 'off', false),"
+            " set_config('enable_hashjoin', 'off', false),"
+            " set_config('enable_mergejoin', 'off', false)"
+        )
     connection.add_notice_handler(_watch(connection))
 
 

@@ -84,11 +84,14 @@ class OpenRow:
     collect_date: date
 
 
-def open_rows(connection: Connection, page: int = 500) -> Iterator[list[OpenRow]]:
-    """Page through them by keyset."""
+def open_rows(
+    connection: Connection, *, submitted_too: bool, page: int = 500
+) -> Iterator[list[OpenRow]]:
+    """Page through them by keyset; `submitted_too`: whatever their next check says."""
     after = LOWEST
     while True:
-        rows = rows_of(connection, query("pick", "open_rows"), {"after_id": after, "most": page})
+        params = {"after_id": after, "most": page, "submitted_too": submitted_too}
+        rows = rows_of(connection, query("pick", "open_rows"), params)
         if not rows:
             return
         yield [

@@ -22,17 +22,24 @@ from collections_engine.usecases.summary import Summary, name_of
 Each = Callable[[list[Callable[[], None]]], None]
 
 
-def recover(source: ConnectionSource, context: Context, summary: Summary, each: Each) -> None:
+def recover(
+    source: ConnectionSource,
+    context: Context,
+    summary: Summary,
+    each: Each,
+    *,
+    submitted_too: bool = False,
+) -> None:
     """Look at every open request that is due for a look; `each` runs the rows' work."""
-    for page in _pages(source):
+    for page in _pages(source, submitted_too):
         if context.stopping():
             return
         each([_work(row, source, context, summary) for row in page])
 
 
-def _pages(source: ConnectionSource) -> list[list[OpenRow]]:
+def _pages(source: ConnectionSource, submitted_too: bool) -> list[list[OpenRow]]:
     """The open rows are few; they are read whole before any of them is worked on."""
-    return retrying(source, lambda connection: list(picking.open_rows(connection)))
+    return retrying(source, lambda c: list(picking.open_rows(c, submitted_too=submitted_too)))
 
 
 def _work(

@@ -43,6 +43,8 @@ class RunOptions:
     concurrency: int = 16
     join: bool = False
     wait: bool = False
+    capped: bool = False
+    """Caps are configured, so rows may rightly stay due (P17)."""
     progress: Callable[[int], None] = lambda _: None
 
 
@@ -79,7 +81,7 @@ def run(
         with _Workers(options.concurrency, summary) as workers:
             if options.wait:
                 wait_for_leases(source, context.stopping)
-            recover(source, context, summary, workers.each)
+            recover(source, context, summary, workers.each, submitted_too=options.kind == "run")
             if options.kind != "recover":
                 _collect_due(source, context, options, summary, workers)
         outcome = "stopped" if context.stopping() else "done"
@@ -115,7 +117,7 @@ def _look_back(source: ConnectionSource, summary: Summary, options: RunOptions) 
     summary.left_in_flight = retrying(source, picking.left_in_flight)
     counts = retrying(source, lambda c: control.counts(c, options.business_date))
     summary.open_reviews = counts["open_reviews"]
-    if options.limit is None and not options.max_amounts:
+    if options.limit is None and not options.max_amounts and not options.capped:
         summary.overdue = counts["overdue"]
 
 

@@ -63,6 +63,9 @@ BEGIN
       RETURN result;
     END IF;
   END IF;
+  -- The request is the one whose money it was, whoever reports the reversal and whatever they named.
+  f := f || COALESCE((SELECT jsonb_build_object('own_request_id', t.request_id) FROM ledger_transactions t
+    WHERE t.provider_account = f ->> 'provider_account' AND t.payment_id = payment AND t.movement = 'collect' AND t.request_id IS NOT NULL), '{}');
   net := b.collected - b.refunded - b.failed - b.disputed;
   IF kind = 'refunded' THEN
     IF amount <= b.refunded THEN

@@ -20,14 +20,15 @@ SELECT id AS instalment_id, attempt, collect_date, provider_account, outstanding
    AND outstanding_amount > 0 AND NOT has_open_chargeback AND NOT on_hold AND review_reason IS NULL
  ORDER BY queue_date, id LIMIT %(most)s
 
--- name: open_rows(after_id, most)
--- The in-flight pass goes by open requests, not by status (P17): those whose next look is due.
+-- name: open_rows(after_id, most, submitted_too)
+-- The in-flight pass goes by open requests, not by status (P17): those whose next look is due; a daily
+-- run looks at every submitted row.
 SELECT i.id AS instalment_id, r.id AS request_id, r.attempt, r.provider_account, i.status, i.review_reason, i.lease_until,
        i.outstanding_amount, r.amount, i.currency, i.external_ref, i.collect_date, r.sendings, r.next_check
   FROM payment_requests r JOIN instalments i ON i.id = r.instalment_id
  WHERE r.state IN ('recorded', 'sending', 'accepted') AND i.status IN ('in_flight', 'submitted') AND i.claimed_by = r.id
    AND (i.status <> 'in_flight' OR i.lease_until < engine_now())
-   AND (r.next_check IS NULL OR r.next_check <= engine_now())
+   AND (r.next_check IS NULL OR r.next_check <= engine_now() OR (%(submitted_too)s AND i.status = 'submitted'))
    AND i.id > %(after_id)s::uuid
  ORDER BY i.id LIMIT %(most)s
 

@@ -1,44 +1,34 @@
-"""Import against a real PostgreSQL: all or nothing, once, and nothing misread (B29 to B42)."""
+"""Import against a real PostgreSQL: all or nothing, and nothing misread (B29, B30, B38 to B41)."""
 
 from __future__ import annotations
 
-import io
-import json
-from dataclasses import replace
 from datetime import date
-from typing import TYPE_CHECKING, Any, cast
-from uuid import UUID
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from psycopg.rows import dict_row
 
 from collections_engine.domain.errors import Unavailable
 from collections_engine.domain.request import instalment_id
 from collections_engine.domain.workdays import Convention, collect_date
-from collections_engine.entry.loans import write_schedule
 from collections_engine.store import db
-from collections_engine.store import importing as store
-from collections_engine.usecases.importing import (
-    BATCH_LINES,
-    FileFormat,
-    ImportOptions,
-    ImportRefused,
-    ImportReport,
-    import_file,
+from collections_engine.usecases.importing import BATCH_LINES, ImportOptions, ImportRefused
+from tests.support.importing import (
+    CHECKS,
+    DRY,
+    HEADER,
+    IDENTITY,
+    PARTIAL,
+    fingerprint,
+    imported,
+    instalments,
+    line,
+    rows,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
-
-IDENTITY = "abcdefghijklmnop"
-HEADER = "external_ref,customer_ref,mandate_ref,due_date,amount,currency\n"
-CHECKS = ImportOptions()
-DRY = ImportOptions(dry_run=True)
-PARTIAL = ImportOptions(partial=True)
-
-
 
 
 @pytest.fixture
@@ -46,76 +36,6 @@ def connection(database: str) -> Iterator[db.Connection]:
     """A connection as the engine opens it."""
     with db.connect(database, "test") as opened:
         yield opened
-
-
-def imported(
-    connection: db.Connection,
-    text: str | bytes | Path,
-    options: ImportOptions = CHECKS,
-    **changes: Any,
-) -> ImportReport:
-    source: Any = text
-    if isinstance(text, str | bytes):
-        source = io.BytesIO(text.encode() if isinstance(text, str) else text)
-    arguments: dict[str, Any] = {
-        "identity": IDENTITY,
-        "known_accounts": frozenset({"simulator", "other"}),
-        "default_account": "simulator",
-        **changes,
-    }
-    return import_file(connection, source, options, **arguments)
-
-
-def line(
-    ref: str, amount: str = "10.00", currency: str = "GBP", *, due: str = "2026-07-01", who: str = "c1"
-) -> str:
-    return f"{ref},{who},m-{who},{due},{amount},{currency}\n"
-
-
-def rows(connection: db.Connection, sql: str) -> list[dict[str, Any]]:
-    return db.rows_of(connection, sql)
-
-
-def instalments(connection: db.Connection) -> list[dict[str, Any]]:
-    found = rows(connection, "SELECT * FROM instalments ORDER BY external_ref")
-    assert_books(connection)
-    return found
-
-
-def assert_books(connection: db.Connection) -> None:
-    """Receivable is what is outstanding, per customer and currency; everything balances."""
-    owed = rows(
-        connection,
-        "SELECT 'receivable/' || customer_ref AS account, currency, sum(outstanding_amount) AS total"
-        " FROM instalments WHERE status <> 'cancelled' GROUP BY 1, 2 ORDER BY 1, 2",
-    )
-    booked = rows(
-        connection,
-        "SELECT account, currency, sum(amount) AS total FROM ledger_entries"
-        " WHERE account LIKE 'receivable/%' GROUP BY 1, 2 ORDER BY 1, 2",
-    )
-    assert owed == booked
-    off = "SELECT 1 AS off FROM ledger_entries GROUP BY currency HAVING sum(amount) <> 0"
-    assert not rows(connection, off)
-
-
-def fingerprint(connection: db.Connection) -> list[dict[str, Any]]:
-    """Everything that a write would change: every table's rows, every sequence's state."""
-    names = rows(
-        connection,
-        "SELECT c.oid::regclass::text AS name, c.relkind::text AS kind FROM pg_class c"
-        " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname NOT LIKE 'pg\\_%'"
-        " AND n.nspname <> 'information_schema' AND c.relkind IN ('r', 'S') ORDER BY 1",
-    )
-    found = []
-    for row in names:
-        columns = "last_value, is_called" if row["kind"] == "S" else "t"
-        sql = f"SELECT md5(coalesce(string_agg(({columns})::text, ',' ORDER BY 1), '')) AS hash"
-        table = rows(connection, f"{sql} FROM (SELECT * FROM {row['name']}) t")
-        if row["kind"] == "S":
-            table = rows(connection, f"SELECT last_value, is_called FROM {row['name']}")
-        found.append({"name": row["name"], "state": table})
-    return found
 
 
 def test_a_file_becomes_due_instalments(connection: db.Connection) -> None:
@@ -193,7 +113,11 @@ def test_a_byte_order_mark_and_leading_zeros_survive(connection: db.Connection) 
     assert imported(connection, b"\xef\xbb\xbf" + text.encode()).inserted == 1
     assert imported(connection, text).unchanged == 1
     (row,) = instalments(connection)
-    assert (row["external_ref"], row["customer_ref"], row["mandate_ref"]) == ("000123", "0042", "007")
+    assert (row["external_ref"], row["customer_ref"], row["mandate_ref"]) == (
+        "000123",
+        "0042",
+        "007",
+    )
     assert (row["amount"], row["plan_ref"]) == (2_415_550_000, '=HYPERLINK("http://x","y")')
 
 
@@ -363,115 +287,3 @@ def test_another_fault_in_the_middle_leaves_nothing(connection: db.Connection) -
     with pytest.raises(KeyboardInterrupt):
         imported(connection, HEADER + line("i-1"), progress=interrupt)
     assert not instalments(connection)
-
-
-@pytest.mark.parametrize(
-    ("changed", "column"),
-    [
-        ("i-1,c2,m1,2026-07-01,10.00,GBP,p,1,simulator", "customer_ref"),
-        ("i-1,c1,m2,2026-07-01,10.00,GBP,p,1,simulator", "mandate_ref"),
-        ("i-1,c1,m1,2026-07-02,10.00,GBP,p,1,simulator", "due_date"),
-        ("i-1,c1,m1,2026-07-01,10.01,GBP,p,1,simulator", "amount"),
-        ("i-1,c1,m1,2026-07-01,10.00,EUR,p,1,simulator", "currency"),
-        ("i-1,c1,m1,2026-07-01,10.00,GBP,,1,simulator", "plan_ref"),
-        ("i-1,c1,m1,2026-07-01,10.00,GBP,p,2,simulator", "sequence"),
-        ("i-1,c1,m1,2026-07-01,10.00,GBP,p,1,other", "provider_account"),
-    ],
-)
-def test_the_same_reference_with_other_fields_is_a_conflict(
-    connection: db.Connection, changed: str, column: str
-) -> None:
-    """Inside one file, against the database and in a dry run: the same verdict, naming the column."""
-    header = HEADER.strip() + ",plan_ref,sequence,provider_account\n"
-    first = "i-1,c1,m1,2026-07-01,10.00,GBP,p,1,simulator\n"
-    for options in (DRY, CHECKS):
-        inside = imported(connection, header + first + first + changed + "\n", options)
-        assert [(e.line, e.column) for e in inside.errors] == [(4, column)]
-        assert "line 2 of this file" in inside.errors[0].reason
-        assert inside.unchanged == 1
-    assert not instalments(connection)
-    imported(connection, header + first)
-    for options in (DRY, CHECKS, PARTIAL):
-        against = imported(connection, header + changed + "\n", options)
-        assert [(e.line, e.column) for e in against.errors] == [(2, column)]
-        assert "imported before" in against.errors[0].reason
-    (row,) = instalments(connection)
-    assert (row["amount"], row["currency"], row["mandate_ref"]) == (1000, "GBP", "m1")
-
-
-def test_repeats_are_found_across_batches(connection: db.Connection) -> None:
-    """A line far below its twin is still a repeat, and a conflict is still a conflict."""
-    many = "".join(line(f"i-{n}") for n in range(BATCH_LINES + 10))
-    text = HEADER + many + line("i-0") + line("i-1", "11.00")
-    for options in (DRY, CHECKS):
-        report = imported(connection, text, options)
-        assert (report.unchanged, report.rejected) == (1, 1)
-        assert report.errors[0].line == BATCH_LINES + 13
-    assert not instalments(connection)
-    assert imported(connection, text, PARTIAL).inserted == BATCH_LINES + 10
-
-
-def test_a_replaced_mandate_is_still_the_imported_one(connection: db.Connection) -> None:
-    """A row that was reopened with a new mandate: the old file is a no-op, the new one too."""
-    imported(connection, HEADER + line("i-1"))
-    connection.execute("INSERT INTO mandates (mandate_ref, customer_ref) VALUES ('m-new', 'c1')")
-    connection.execute(
-        "INSERT INTO payment_requests (id, instalment_id, attempt, idempotency_key, amount, currency,"
-        " mandate_ref, provider_account, reference) SELECT gen_random_uuid(), id, 1, 'k', amount,"
-        " currency, mandate_ref, provider_account, %s || replace(id::text, '-', '') FROM instalments",
-        (f"{IDENTITY}-",),
-    )
-    connection.execute("UPDATE instalments SET mandate_ref = 'm-new', attempt = 2")
-    assert imported(connection, HEADER + line("i-1")).unchanged == 1
-    renewed = line("i-1").replace("m-c1", "m-new")
-    assert imported(connection, HEADER + renewed).unchanged == 1
-    assert imported(connection, HEADER + renewed.replace("m-new", "m-x")).rejected == 1
-
-
-def test_a_mandate_never_pays_for_another_customer(connection: db.Connection) -> None:
-    """Against the database and inside one file, dry or not; the mandate's status is kept."""
-    stolen = line("i-2", who="c2").replace("m-c2", "m-c1")
-    for options in (DRY, CHECKS):
-        report = imported(connection, HEADER + line("i-1") + stolen, options)
-        assert [(e.line, e.column) for e in report.errors] == [(3, "mandate_ref")]
-        assert "line 2 of this file" in report.errors[0].reason
-    imported(connection, HEADER + line("i-1"))
-    connection.execute("UPDATE mandates SET status = 'suspended'")
-    for options in (DRY, CHECKS):
-        report = imported(connection, HEADER + stolen, options)
-        assert [(e.line, e.column) for e in report.errors] == [(2, "mandate_ref")]
-    imported(connection, HEADER + line("i-3"))
-    assert rows(connection, "SELECT status FROM mandates") == [{"status": "suspended"}]
-
-
-def test_the_provider_account_must_be_known(connection: db.Connection) -> None:
-    """An unknown one is refused with the nearest; absent, there must be one to choose."""
-    header = HEADER.strip() + ",provider_account\n"
-    report = imported(connection, header + line("i-1").strip() + ",simulater\n")
-    assert "did you mean simulator?" in report.errors[0].reason
-    report = imported(connection, HEADER + line("i-1"), default_account=None)
-    assert (report.errors[0].column, report.rejected) == ("provider_account", 1)
-    assert "provider account needed" in report.errors[0].reason
-    assert not rows(connection, "SELECT name FROM provider_accounts")
-
-
-def test_errors_are_bounded_and_counted(connection: db.Connection) -> None:
-    """A file of nothing but mistakes: the first thousand are listed, the rest is counted."""
-    report = imported(connection, HEADER + line("i-1", "abc") * 2500)
-    assert (report.rejected, len(report.errors), report.errors_left_out) == (2500, 1000, 1500)
-
-
-def test_reasons_do_not_repeat_what_the_file_holds(connection: db.Connection) -> None:
-    """B52: shifted columns put an account or card number anywhere; no reason shows it."""
-    iban, card = "GB29NWBK60161331926819", "4242424242424242"
-    header = HEADER.strip() + ",provider_account,sequence\n"
-    text = header + f"{card}1,c1,m1,{iban},{iban},{card},{iban},{iban}\n"
-    report = imported(connection, text)
-    (run,) = rows(connection, "SELECT summary FROM runs")
-    shown = " ".join(map(str, report.errors)) + json.dumps(run["summary"])
-    assert report.rejected == 1
-    assert iban not in shown
-    assert card not in shown
-    with pytest.raises(ImportRefused) as caught:
-        imported(connection, f"i-1,{iban},{card}\n")
-    assert iban not in str(caught.value)

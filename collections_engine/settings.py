@@ -33,6 +33,10 @@ SIMULATOR = "simulator"
 _ACCOUNT_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _PASSWORD = re.compile(r"\bpassword\s*=\s*('(?:[^'\\]|\\.)*'|\S+)", re.IGNORECASE)
 _SECRET_KINDS = ("api_key", "webhook_secret")
+_NO_ACCOUNT = (
+    "no provider account is configured: set COLLECTIONS_SIMULATOR_URL, or write a"
+    " [provider_accounts.NAME] table in the file that COLLECTIONS_CONFIG names"
+)
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 
@@ -146,12 +150,7 @@ class Settings(_Frozen):
     def require_accounts(self) -> None:
         """Raise SettingsError where no provider account is configured."""
         if not self.provider_accounts:
-            raise SettingsError(
-                [
-                    "no provider account is configured: set COLLECTIONS_SIMULATOR_URL, or write a"
-                    " [provider_accounts.NAME] table in the file that COLLECTIONS_CONFIG names"
-                ]
-            )
+            raise SettingsError([_NO_ACCOUNT])
 
     def secret_texts(self) -> frozenset[str]:
         """Every secret as a text, for whoever must keep them out of what is written."""
@@ -256,7 +255,8 @@ class _Reader:
             names = [str(part) for part in each["loc"]]
             path = where + ".".join(names)
             if each["type"] == "extra_forbidden":
-                inner = {"retry": Retry, "calendar": Calendar}.get(names[0], model)
+                tables: dict[str, type[BaseModel]] = {"retry": Retry, "calendar": Calendar}
+                inner = tables.get(names[0], model)
                 self._unknown(f"the TOML key {path}", names[-1], list(inner.model_fields))
             else:
                 text = each["msg"].removeprefix("Value error, ")
@@ -356,10 +356,9 @@ class _Reader:
                         f" it belongs in {_variable(name, kind)}"
                     )
         url = f"{PREFIX}SIMULATOR_URL"
-        if url in self.env:
-            if address := self._not_empty(url, self.env[url]):
-                accounts.setdefault(SIMULATOR, {"kind": "simulator"})["url"] = address
-                self.origin[f"provider_accounts.{SIMULATOR}.url"] = url
+        if url in self.env and (address := self._not_empty(url, self.env[url])):
+            accounts.setdefault(SIMULATOR, {"kind": "simulator"})["url"] = address
+            self.origin[f"provider_accounts.{SIMULATOR}.url"] = url
         variables = [_variable(name, "") for name in accounts]
         if len(set(variables)) < len(variables):
             self.faults.append("two provider accounts differ in - and _ only; rename one")

@@ -3,7 +3,7 @@
 Event names are stable; programs may look for them:
 
     run.started        a run or pass begins          run.finished    its figures
-    run.stopping       a stop signal was obeyed      row.fault       one row failed; the rest went on
+    run.stopping       a stop signal was obeyed      row.fault       one row failed, others go on
     database.migrated  the embedded database was brought up to date
     database.waiting   the server is not reachable yet; tried again for a while
     account.foreign    a provider account holds payments of other identities (counted, not booked)
@@ -45,7 +45,12 @@ _PATTERNS = (
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}"), rf"\1 {MASK}"),
     (re.compile(r"\b(?:sk|pk|rk)_(?:live|test)_\w+|\bwhsec_[\w+/=]+"), MASK),
     (re.compile(r"[\w.%+-]+@[\w-]+(?:\.[\w-]+)+"), MASK),
-    (re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}\d{2}(?:[ ]?[A-Z0-9]{4}){2,7}(?:[ ]?[A-Z0-9]{1,3})?\b"), MASK),
+    (
+        re.compile(
+            r"(?<![A-Za-z0-9])[A-Z]{2}\d{2}(?:[ ]?[A-Z0-9]{4}){2,7}(?:[ ]?[A-Z0-9]{1,3})?\b"
+        ),
+        MASK,
+    ),
     (re.compile(r"(?<![\w.])\+\d[\d ().-]{6,}\d"), MASK),
 )
 _DIGITS = re.compile(r"(?<![\w.-])\d(?:[ -]?\d){11,18}(?![\w-])")
@@ -158,7 +163,9 @@ class _Forward(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
         log = structlog.get_logger()
-        log.log(max(record.levelno, 10), "library.log", logger=record.name, text=record.getMessage())
+        log.log(
+            max(record.levelno, 10), "library.log", logger=record.name, text=record.getMessage()
+        )
 
 
 def _take_over_standard_logging(level: int) -> None:

@@ -78,12 +78,18 @@ class Engine:
     @staticmethod
     @contextmanager
     def open(
-        settings: Settings, *, actor: str, need_database: bool = True, readonly: bool = False
+        settings: Settings,
+        *,
+        actor: str,
+        need_database: bool = True,
+        readonly: bool = False,
+        any_schema: bool = False,
     ) -> Iterator[Engine]:
         """Connect and yield the engine; raises UsageError (2), GuardRefused (4), Unavailable (75).
 
         Without a named database the embedded server is started and brought up to date; a named
-        one with pending migrations is refused. `need_database=False` opens no connection.
+        one with pending migrations is refused, unless `any_schema`. `need_database=False` opens
+        no connection.
         """
         log = telemetry.get_logger()
         gateways = {n: _gateway(n, a, settings) for n, a in settings.provider_accounts.items()}
@@ -92,7 +98,8 @@ class Engine:
             yield Engine(settings, actor, "", PooledSource(unopened), gateways, readonly, log)
             return
         url = database_url(settings)
-        _check_schema(settings, url, actor, readonly=readonly, log=log)
+        if not any_schema:
+            _check_schema(settings, url, actor, readonly=readonly, log=log)
         pool = _pool(settings, url, actor, readonly=readonly)
         pool.open(wait=False)
         engine = Engine(settings, actor, url, PooledSource(pool), gateways, readonly, log)
@@ -192,10 +199,26 @@ def embedded_url(home: Path) -> str:
         raise UsageError(f"{error}\nNothing was started or charged.") from error
 
 
+def embedded_status(home: Path) -> embedded.ServerStatus:
+    """Look at the embedded server without starting it."""
+    return embedded.status(home)
+
+
+def stop_embedded(home: Path) -> bool:
+    """Stop the embedded server; False when it was not running."""
+    return embedded.stop(home)
+
+
 def pending_migrations(settings: Settings, url: str, actor: str) -> list[str]:
     """Return the names of migrations not yet applied; changes nothing."""
     with _connect(settings, url, actor, readonly=True, log=telemetry.get_logger()) as connection:
         return migrate.pending(connection)
+
+
+def apply_migrations(settings: Settings, url: str, actor: str) -> list[str]:
+    """Bring the schema up to date; returns the names applied now."""
+    pending_migrations(settings, url, actor)  # waits for a server on its way up
+    return migrate.migrate(url)
 
 
 def _check_schema(settings: Settings, url: str, actor: str, *, readonly: bool, log: Any) -> None:
@@ -239,19 +262,15 @@ def _pool(
     )
 
 
-def _configure(
-    settings: Settings, connection: Connection, actor: str, *, readonly: bool
-) -> None:
+def _configure(settings: Settings, connection: Connection, actor: str, *, readonly: bool) -> None:
     # Below the lease, so that a claim that waited for a lock is still judged by a living lease.
     lock_timeout = min(20.0, settings.lease_seconds / 2)
-    db.configure(connection, actor, lock_timeout_seconds=lock_timeout)
+    db.configure(connection, actor, lock_timeout_seconds=lock_timeout, by_index=True)
     if readonly:
         connection.execute("SET default_transaction_read_only = on")
 
 
-def _connect(
-    settings: Settings, url: str, actor: str, *, readonly: bool, log: Any
-) -> Connection:
+def _connect(settings: Settings, url: str, actor: str, *, readonly: bool, log: Any) -> Connection:
     """Connect, waiting a while for a server on its way up; the one place that waits for it."""
 
     def waiting(state: Any) -> None:
@@ -303,8 +322,10 @@ def explained(error: BaseException, waited_seconds: float | None = None) -> Engi
         )
     if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
         return GuardRefused("the database is read-only here, so nothing was changed or charged.")
-    if isinstance(error, psycopg.OperationalError) and error.sqlstate is None and (
-        known := _never(error)
+    if (
+        isinstance(error, psycopg.OperationalError)
+        and error.sqlstate is None
+        and (known := _never(error))
     ):
         return UsageError(
             f"the database refused the connection ({known}); nothing was done."

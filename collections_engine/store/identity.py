@@ -80,8 +80,12 @@ def adopt(connection: Connection, name: str, found: Fingerprint, adopted_as: str
     """Store what a person said this copy is."""
     params = {**_marks(found), "identity": name, "adopted_as": adopted_as}
     rows_of(connection, query("identity", "adopt_identity"), params)
-    detail = json.dumps({"as": adopted_as, **_marks(found)})
-    params = {"identity": name, "action": "adopted", "detail": detail}
+    audit(connection, name, "adopted", {"as": adopted_as, **_marks(found)})
+
+
+def audit(connection: Connection, name: str, action: str, detail: Mapping[str, Any]) -> None:
+    """Leave a trace of what a person decided about this identity."""
+    params = {"identity": name, "action": action, "detail": json.dumps(detail, default=str)}
     rows_of(connection, query("identity", "audit_identity"), params)
 
 
@@ -111,8 +115,15 @@ def ensure_account(connection: Connection, name: str) -> Account:
 def account(connection: Connection, name: str) -> Account | None:
     """Return an account's binding, None when it was never used."""
     row = one(connection, query("identity", "account"), {"name": name})
-    if row is None:
-        return None
+    return None if row is None else _account(row)
+
+
+def accounts(connection: Connection) -> list[Account]:
+    """Return every account that was ever used."""
+    return [_account(row) for row in rows_of(connection, query("identity", "accounts"))]
+
+
+def _account(row: Mapping[str, Any]) -> Account:
     return Account(
         name=row["name"],
         fingerprint=row["fingerprint"],
@@ -154,6 +165,8 @@ class Known:
     instalments: frozenset[UUID]
     payments: frozenset[str]
     """`<payment id> <status>` as last seen."""
+    questioned: frozenset[str] = frozenset()
+    """Payment ids that were put before a person, when the database was adopted or later."""
 
 
 def known(
@@ -173,7 +186,10 @@ def known(
     }
     row = one(connection, query("identity", "known"), params) or {}
     return Known(
-        frozenset(row["requests"]), frozenset(row["instalments"]), frozenset(row["payments"])
+        frozenset(row["requests"]),
+        frozenset(row["instalments"]),
+        frozenset(row["payments"]),
+        frozenset(row["questioned"]),
     )
 
 

@@ -123,3 +123,30 @@ def review_unclaimed(
             "evidence": json.dumps(evidence, default=str),
         },
     )
+
+
+def open_item(
+    connection: Connection,
+    *,
+    kind: str,
+    reason: str,
+    account: str,
+    payment: str,
+    evidence: Mapping[str, object],
+    instalment: UUID | None = None,
+    severity: str = "critical",
+) -> None:
+    """Put a finding before a person; the same open finding is not made twice."""
+    rows_of(
+        connection,
+        query("settlement", "open_item"),
+        {
+            "instalment": instalment,
+            "kind": kind,
+            "severity": severity,
+            "reason": reason,
+            "account": account,
+            "payment": payment,
+            "evidence": json.dumps(evidence, default=str),
+        },
+    )

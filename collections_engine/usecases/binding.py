@@ -122,6 +122,8 @@ def _sort_out(
     )
     for payment, instalment in ours:
         if payment.request_id is not None and payment.request_id not in known.requests:
+            if payment.payment_id in known.questioned:
+                continue  # adopted: a person has it before him, and the row waits for his word
             _pause(connection, f"account {account} has a payment of a request that is not here")
             raise InterlockRefused(
                 f"provider account {account} has payment {payment.payment_id} of a request that is"

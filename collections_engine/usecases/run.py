@@ -46,6 +46,8 @@ class RunOptions:
     capped: bool = False
     """Caps are configured, so rows may rightly stay due (P17)."""
     progress: Callable[[int], None] = lambda _: None
+    chosen: Callable[[DueRow], bool] = lambda _: True
+    """Which of the due rows to take: those of a plan, or all."""
 
 
 class AnotherRunAlive(EngineError):
@@ -141,6 +143,8 @@ def _collect_due(
         for row in page:
             if context.stopping():
                 break
+            if not options.chosen(row):
+                continue
             if budget.admit(row.outstanding_minor, row.currency):
                 workers.put(_work(row, context, options, summary, budget))
             elif budget.spent():

@@ -175,6 +175,7 @@ CREATE TABLE ledger_transactions (
   payment_id text, instalment_id uuid REFERENCES instalments, request_id uuid REFERENCES payment_requests,
   amount bigint NOT NULL CHECK (amount > 0), currency text NOT NULL CHECK (currency ~ '^[A-Z]{3}$'),
   applied bigint NOT NULL DEFAULT 0 CHECK (applied >= 0), suspense bigint NOT NULL DEFAULT 0 CHECK (suspense >= 0),
+  misfit boolean NOT NULL DEFAULT false,  -- all of it is held apart in suspense: it counts towards nothing owed (P15)
   source text NOT NULL CHECK (source IN ('answer', 'lookup', 'webhook', 'statement', 'person', 'import')),
   provider_status text, mandate_ref text, actor text NOT NULL DEFAULT engine_actor(), reason text,
   occurred_at timestamptz, booked_at timestamptz NOT NULL DEFAULT clock_timestamp(),

@@ -2,49 +2,151 @@
 -- lookups, webhooks, statements and verdicts all end here. Lock order: instalments by id, then their
 -- requests, then ledger accounts (P16). Facts commute; the unique movement identity books each once.
 
--- What our ledger holds for each provider payment; `net` is what remains with us (P9).
+-- What our ledger holds for each provider payment (P9), as a function of the set of its movements, so that
+-- their order does not matter: a refund is never more than what came; what failed late is all that was
+-- not refunded or lost; what is contested is what an open dispute withholds. `counted` is what the payment
+-- counts towards what is owed, `given_back` what was refunded without making it owed again.
 CREATE VIEW payment_books AS
-SELECT t.provider_account, t.payment_id, t.instalment_id,
-       max(t.currency) AS currency,
-       sum(t.amount) FILTER (WHERE t.movement = 'collect') AS collected,
-       COALESCE(sum(t.amount) FILTER (WHERE t.movement = 'refund'), 0) AS refunded,
-       COALESCE(sum(t.amount) FILTER (WHERE t.movement = 'failed_late'), 0) AS failed,
-       GREATEST(COALESCE(sum(t.amount) FILTER (WHERE t.movement = 'dispute_opened'), 0)
-                - COALESCE(sum(t.amount) FILTER (WHERE t.movement = 'dispute_won'), 0),
-                COALESCE(sum(t.amount) FILTER (WHERE t.movement = 'dispute_lost'), 0)) AS disputed,
-       count(*) FILTER (WHERE t.movement = 'dispute_opened')
-         > count(*) FILTER (WHERE t.movement IN ('dispute_won', 'dispute_lost')) AS dispute_open,
-       bool_or(t.movement = 'dispute_lost') AS dispute_lost,
-       COALESCE(sum(CASE t.movement WHEN 'collect' THEN t.applied WHEN 'dispute_won' THEN t.applied ELSE -t.applied END), 0) AS applied_left,
-       COALESCE(sum(CASE t.movement WHEN 'collect' THEN t.suspense WHEN 'dispute_won' THEN t.suspense ELSE -t.suspense END), 0) AS suspense_left
-  FROM ledger_transactions t
- WHERE t.payment_id IS NOT NULL
- GROUP BY t.provider_account, t.payment_id, t.instalment_id;
+SELECT k.provider_account, k.payment_id, k.instalment_id, k.currency, k.misfit, k.collected, k.refunded,
+       k.failed, k.contested + k.lost AS disputed, k.contested, k.dispute_open, k.dispute_lost,
+       COALESCE(k.collected, 0) - k.failed - k.lost - k.owed_again AS counted, k.refunded - k.owed_again AS given_back,
+       COALESCE(k.collected, 0) - k.refunded - k.failed - k.lost - k.contested AS net
+  FROM (
+    SELECT l.*, CASE WHEN l.is_failed THEN COALESCE(l.collected, 0) - l.refunded - l.lost ELSE 0 END AS failed,
+           CASE WHEN l.dispute_open THEN LEAST(l.withheld, COALESCE(l.collected, 0) - l.refunded) ELSE 0 END AS contested
+      FROM (
+        SELECT t.*, LEAST(t.lost_in_all, COALESCE(t.collected, 0) - t.refunded) AS lost,
+               t.opened > t.ended AND NOT t.is_failed AND NOT t.dispute_lost AS dispute_open
+          FROM (
+            SELECT t.provider_account, t.payment_id, t.instalment_id,
+                   max(t.currency) AS currency, bool_or(t.misfit) AS misfit,
+                   sum(t.amount) FILTER (WHERE t.movement = 'collect')::bigint AS collected,
+                   LEAST(COALESCE(sum(t.amount) FILTER (WHERE t.movement = 'refund'), 0),
+                         COALESCE(sum(t.amount) FILTER (WHERE t.movement = 'collect'), 0))::bigint AS refunded,
+                   COALESCE(sum(t.applied) FILTER (WHERE t.movement = 'refund'), 0)::bigint AS owed_again,
+                   bool_or(t.movement = 'failed_late') AS is_failed,
+                   COALESCE(sum(t.amount) FILTER (WHERE t.movement = 'dispute_lost'), 0)::bigint AS lost_in_all,
+                   bool_or(t.movement = 'dispute_lost') AS dispute_lost,
+                   (COALESCE(sum(t.amount) FILTER (WHERE t.movement = 'dispute_opened'), 0)
+                    - COALESCE(sum(t.amount) FILTER (WHERE t.movement = 'dispute_won'), 0))::bigint AS withheld,
+                   count(*) FILTER (WHERE t.movement = 'dispute_opened') AS opened,
+                   count(*) FILTER (WHERE t.movement = 'dispute_won') AS ended
+              FROM ledger_transactions t
+             WHERE t.payment_id IS NOT NULL
+             GROUP BY t.provider_account, t.payment_id, t.instalment_id) t) l) k;
 
--- Post one balanced transaction; NULL when this movement is booked already. Amounts of NULL or 0 post nothing.
-CREATE FUNCTION post(p_item jsonb, p_instalment uuid, p_movement_id text, p_movement text, p_amount bigint,
-                     p_applied bigint, p_suspense bigint, p_accounts text[], p_kinds text[], p_amounts bigint[])
-RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
-DECLARE tx bigint;
+-- All payments of an instalment that fit it, together: what counts, what was given back, what is contested;
+-- and the net of one payment, fitting or not.
+CREATE TYPE standing AS (counted bigint, given_back bigint, contested bigint, net bigint);
+CREATE FUNCTION standing_of(p_instalment uuid, p_account text, p_payment text) RETURNS standing LANGUAGE sql VOLATILE AS $$
+  SELECT COALESCE(sum(b.counted) FILTER (WHERE NOT b.misfit), 0)::bigint,
+         COALESCE(sum(b.given_back) FILTER (WHERE NOT b.misfit), 0)::bigint,
+         COALESCE(sum(b.contested) FILTER (WHERE NOT b.misfit), 0)::bigint,
+         COALESCE(sum(b.net) FILTER (WHERE b.provider_account = p_account AND b.payment_id = p_payment), 0)::bigint
+    FROM payment_books b WHERE b.instalment_id = p_instalment
+$$;
+
+-- Where those figures put the customer's accounts (debit positive): receivable, suspense, refunds,
+-- chargebacks. What came beyond p_owed first makes good what was refunded or is contested, then waits in
+-- suspense; so money in suspense pays for what fails later, instead of a new charge.
+CREATE FUNCTION places(p_owed bigint, s standing) RETURNS bigint[] LANGUAGE sql IMMUTABLE AS $$
+  SELECT ARRAY[-x.paid, -x.surplus, x.gap - LEAST(s.contested, x.gap), LEAST(s.contested, x.gap)]
+    FROM (SELECT y.paid, y.surplus, y.paid + y.surplus - y.net AS gap
+            FROM (SELECT LEAST(p_owed, s.counted) AS paid, s.counted - s.given_back - s.contested AS net,
+                         GREATEST(0, s.counted - s.given_back - s.contested - p_owed) AS surplus) y) x
+$$;
+
+CREATE FUNCTION post_entries(p_transaction bigint, p_currency text, p_accounts text[], p_kinds text[], p_amounts bigint[])
+RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
+  INSERT INTO ledger_accounts (code, currency, kind)
+  SELECT DISTINCT e.account, p_currency, e.kind FROM unnest(p_accounts, p_kinds, p_amounts) AS e(account, kind, amount)
+   WHERE e.amount <> 0 AND NOT EXISTS (SELECT FROM ledger_accounts a WHERE a.code = e.account AND a.currency = p_currency)
+   ORDER BY e.account
+  ON CONFLICT DO NOTHING;
+  INSERT INTO ledger_entries (transaction_id, account, currency, amount)
+  SELECT p_transaction, e.account, p_currency, e.amount FROM unnest(p_accounts, p_amounts) AS e(account, amount) WHERE e.amount <> 0;
+END $$;
+
+-- Post one movement of a payment, once: the entries are the way from where the instalment's accounts stood
+-- to where all its movements together put them. Moves what is owed; a paid row that owes again is `failed`
+-- and a due or failed one that owes nothing `paid` in the same statement. NULL: booked before, nothing done.
+CREATE FUNCTION book(f jsonb, p_movement_id text, p_movement text, p_amount bigint, p_applied bigint, p_suspense bigint, p_misfit boolean)
+RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  i instalments; tx bigint; base bigint; before standing; after standing; x bigint[]; y bigint[]; moved bigint; cur text := f ->> 'currency';
+  account text := f ->> 'provider_account'; payment text := f ->> 'payment_id'; owed text := 'receivable';
+BEGIN
+  SELECT * INTO i FROM instalments WHERE id = (f ->> 'instalment_id')::uuid;
+  IF i.facts_seen = 0 THEN  -- nothing was ever recorded for it
+    before := ROW(0, 0, 0, 0);
+  ELSE
+    before := standing_of(i.id, account, payment);
+  END IF;
   INSERT INTO ledger_transactions (provider_account, external_movement_id, movement, payment_id, instalment_id,
-      request_id, amount, currency, applied, suspense, source, provider_status, mandate_ref, reason, occurred_at)
-  VALUES (p_item ->> 'provider_account', p_movement_id, p_movement, p_item ->> 'payment_id', p_instalment,
-      (p_item ->> 'own_request_id')::uuid, p_amount, p_item ->> 'currency', p_applied, p_suspense,
-      p_item ->> 'source', p_item ->> 'provider_status', p_item ->> 'mandate_ref', p_item ->> 'reason',
-      (p_item ->> 'occurred_at')::timestamptz)
+      request_id, amount, currency, applied, suspense, misfit, source, provider_status, mandate_ref, reason, occurred_at)
+  VALUES (account, p_movement_id, p_movement, payment, i.id, (f ->> 'own_request_id')::uuid, p_amount, cur, p_applied, p_suspense,
+      p_misfit, f ->> 'source', f ->> 'provider_status', f ->> 'mandate_ref', f ->> 'reason', (f ->> 'occurred_at')::timestamptz)
   ON CONFLICT (provider_account, external_movement_id, movement) DO NOTHING
   RETURNING id INTO tx;
   IF tx IS NULL THEN
     RETURN NULL;
   END IF;
-  INSERT INTO ledger_accounts (code, currency, kind)
-  SELECT DISTINCT e.account, p_item ->> 'currency', e.kind FROM unnest(p_accounts, p_kinds, p_amounts) AS e(account, kind, amount)
-   WHERE e.amount <> 0 AND NOT EXISTS (SELECT FROM ledger_accounts a WHERE a.code = e.account AND a.currency = p_item ->> 'currency')
-   ORDER BY e.account
-  ON CONFLICT DO NOTHING;
-  INSERT INTO ledger_entries (transaction_id, account, currency, amount)
-  SELECT tx, e.account, p_item ->> 'currency', e.amount FROM unnest(p_accounts, p_amounts) AS e(account, amount) WHERE e.amount <> 0;
+  IF p_movement = 'collect' THEN  -- the payment is new in the books: what it adds is plain
+    after := ROW(before.counted + CASE WHEN p_misfit THEN 0 ELSE p_amount END, before.given_back, before.contested, p_amount);
+  ELSE
+    after := standing_of(i.id, account, payment);
+  END IF;
+  base := CASE WHEN i.status = 'cancelled' THEN i.amount - i.outstanding_amount ELSE i.amount END;
+  x := places(base, before);
+  y := places(base, after);
+  moved := after.net - before.net;
+  IF i.status = 'cancelled' THEN
+    owed := 'written_off';
+  END IF;
+  IF p_misfit THEN
+    y := ARRAY[x[1], x[2] - moved, x[3], x[4]];
+  END IF;
+  PERFORM post_entries(tx, cur,
+    ARRAY['clearing/' || account, owed || '/' || i.customer_ref, 'suspense/' || i.customer_ref, 'refunds/' || i.customer_ref, 'chargebacks/' || i.customer_ref],
+    ARRAY['clearing', owed, 'suspense', 'refunds', 'chargebacks'],
+    ARRAY[moved, y[1] - x[1], y[2] - x[2], y[3] - x[3], y[4] - x[4]]);
+  IF moved = 0 AND y = x THEN  -- it changes nothing (a dispute lost over money that was surplus): shown all the same
+    PERFORM post_entries(tx, cur, ARRAY['suspense/' || i.customer_ref, 'suspense/' || i.customer_ref],
+      ARRAY['suspense', 'suspense'], ARRAY[p_amount, -p_amount]);
+  END IF;
+  IF i.status <> 'cancelled' THEN
+    UPDATE instalments n
+       SET outstanding_amount = n.outstanding_amount + y[1] - x[1], facts_seen = n.facts_seen + 1,
+           status = CASE WHEN n.status = 'paid' AND n.outstanding_amount + y[1] - x[1] > 0 THEN 'failed'
+                         WHEN n.status IN ('due', 'failed') AND n.outstanding_amount + y[1] - x[1] = 0 THEN 'paid'
+                         ELSE n.status END
+     WHERE n.id = i.id;
+  END IF;
+  IF NOT p_misfit AND y[2] < x[2] THEN
+    PERFORM open_item(i.id, 'collected_more_than_owed', 'critical', 'collected more than owed: a refund is proposed', account, payment,
+      jsonb_build_object('amount', p_amount, 'proposed_refund', x[2] - y[2], 'currency', cur));
+  ELSIF NOT p_misfit AND x[2] < 0 AND y[2] = 0 THEN
+    UPDATE review_items SET closed_at = engine_now(), closed_by = engine_actor(), resolution = 'nothing of it is left'
+     WHERE instalment_id = i.id AND kind = 'collected_more_than_owed' AND closed_at IS NULL;
+  END IF;
+  RETURN x[2] - y[2];
+END $$;
+
+-- One balanced transaction that is no payment's (billed, written off); NULL when it is booked already.
+CREATE FUNCTION post(p_item jsonb, p_instalment uuid, p_movement_id text, p_movement text, p_amount bigint,
+                     p_accounts text[], p_kinds text[], p_amounts bigint[])
+RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+DECLARE tx bigint;
+BEGIN
+  INSERT INTO ledger_transactions (provider_account, external_movement_id, movement, instalment_id, amount, currency, source, reason)
+  VALUES (p_item ->> 'provider_account', p_movement_id, p_movement, p_instalment, p_amount, p_item ->> 'currency',
+      p_item ->> 'source', p_item ->> 'reason')
+  ON CONFLICT (provider_account, external_movement_id, movement) DO NOTHING
+  RETURNING id INTO tx;
+  IF tx IS NOT NULL THEN
+    PERFORM post_entries(tx, p_item ->> 'currency', p_accounts, p_kinds, p_amounts);
+  END IF;
   RETURN tx;
 END $$;
 
@@ -65,6 +167,23 @@ RETURNS void LANGUAGE sql VOLATILE AS $$
   VALUES (p_instalment, p_kind, p_severity, p_reason, p_account, p_payment, p_evidence) ON CONFLICT DO NOTHING
 $$;
 
+-- The same movement with other fields: nothing is booked; a person looks. Told again, it is no news.
+CREATE FUNCTION fact_conflict(f jsonb, p_movement text, p_booked jsonb) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  row_id uuid := (f ->> 'instalment_id')::uuid; account text := f ->> 'provider_account'; payment text := f ->> 'payment_id';
+  told jsonb := jsonb_build_object('amount', (f ->> 'amount')::bigint, 'currency', f ->> 'currency', 'instalment', row_id, 'mandate', f ->> 'mandate_ref');
+BEGIN
+  INSERT INTO fact_conflicts (instalment_id, provider_account, external_movement_id, movement, booked, reported)
+  VALUES (row_id, account, payment, p_movement, p_booked, told) ON CONFLICT DO NOTHING;
+  IF FOUND THEN
+    PERFORM open_item(row_id, 'fact_conflict', 'critical', 'the same payment was reported with other fields', account, payment,
+      jsonb_build_object('movement', p_movement, 'booked', p_booked, 'reported', told));
+    PERFORM mark_review(row_id, 'fact_conflict', jsonb_build_object('payment', payment, 'booked', p_booked, 'reported', told));
+    UPDATE instalments SET facts_seen = facts_seen + 1 WHERE id = row_id;
+  END IF;
+  RETURN 'conflict';
+END $$;
+
 -- The last word of the provider on a payment. Returns whether it says something new.
 CREATE FUNCTION note_payment(p_item jsonb, p_instalment uuid, p_misfit boolean) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
@@ -77,6 +196,11 @@ BEGIN
    WHERE (provider_account, payment_id) = (p_item ->> 'provider_account', p_item ->> 'payment_id') FOR UPDATE;
   IF FOUND AND old.status = word AND old.misfit >= p_misfit THEN
     RETURN false;
+  END IF;
+  IF (old.status = 'collected' AND word = 'pending') OR (old.status = 'declined' AND word = 'collected' AND EXISTS (
+        SELECT FROM payment_books b WHERE (b.provider_account, b.payment_id) = (old.provider_account, old.payment_id)
+           AND (b.failed > 0 OR b.dispute_lost))) THEN
+    RETURN false;  -- an older word that comes late
   END IF;
   INSERT INTO provider_payments AS p (provider_account, payment_id, instalment_id, request_id, reference, amount,
       currency, mandate_ref, status, decline_code, misfit, provider_created_at)
@@ -126,7 +250,7 @@ BEGIN
          lease_until = CASE WHEN target IN ('in_flight', 'submitted') THEN n.lease_until END,
          in_flight_since = CASE WHEN target IN ('in_flight', 'submitted') THEN n.in_flight_since END,
          sendings = CASE WHEN target IN ('in_flight', 'submitted') THEN n.sendings ELSE 0 END,
-         review_reason = CASE WHEN p_clear_review AND n.review_reason IS NOT NULL
+         review_reason = CASE WHEN p_clear_review AND NOT has_open
                                AND n.review_reason NOT IN ('fact_conflict', 'misfit_payment') THEN NULL ELSE n.review_reason END
    WHERE n.id = p_instalment;
 END $$;
@@ -135,17 +259,17 @@ CREATE FUNCTION close_request(p_request uuid, p_state text, p_reason text, p_cod
 LANGUAGE sql VOLATILE AS $$
   WITH u AS (
     UPDATE payment_requests SET state = p_state, close_reason = p_reason, decline_code = p_code,
-           closed_at = engine_now(), next_check = NULL
+           closed_at = engine_now(), next_check = NULL, refusal_freed = refusal_freed AND p_reason = 'refused_invalid'
      WHERE id = p_request AND (state IN ('recorded', 'sending', 'accepted') OR (p_state = 'collected' AND state IN ('declined', 'void')))
     RETURNING 1)
   SELECT EXISTS (SELECT FROM u)
 $$;
 
--- Money arrived. Applied = least(outstanding, amount), 0 on a cancelled row; the rest goes to suspense.
+-- Money arrived. Applied = least(outstanding, amount), 0 on a cancelled row; the rest is surplus.
 CREATE FUNCTION settle_collected(f jsonb) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   i instalments; r payment_requests; booked ledger_transactions;
-  amount bigint := (f ->> 'amount')::bigint; misfit boolean; applied bigint; rest bigint; tx bigint;
+  amount bigint := (f ->> 'amount')::bigint; misfit boolean; applied bigint; surplus bigint;
   account text := f ->> 'provider_account'; payment text := f ->> 'payment_id';
 BEGIN
   SELECT * INTO i FROM instalments WHERE id = (f ->> 'instalment_id')::uuid;
@@ -155,29 +279,21 @@ BEGIN
     OR (r.id IS NOT NULL AND (f ->> 'mandate_ref' IS DISTINCT FROM r.mandate_ref OR account <> r.provider_account))
     OR (r.id IS NULL AND f ->> 'mandate_ref' IS NOT NULL AND NOT EXISTS (
           SELECT FROM mandates m WHERE m.mandate_ref = f ->> 'mandate_ref' AND m.customer_ref = i.customer_ref));
+  f := f || jsonb_build_object('own_request_id', r.id);
   applied := CASE WHEN misfit OR i.status = 'cancelled' THEN 0 ELSE LEAST(i.outstanding_amount, amount) END;
-  rest := amount - applied;
-  tx := post(f, i.id, payment, 'collect', amount, applied, rest,
-    ARRAY['clearing/' || account, 'receivable/' || i.customer_ref, 'suspense/' || i.customer_ref],
-    ARRAY['clearing', 'receivable', 'suspense'], ARRAY[amount, -applied, -rest]);
-  IF tx IS NULL THEN
+  surplus := book(f, payment, 'collect', amount, applied, amount - applied, misfit);
+  IF surplus IS NULL THEN
     SELECT * INTO booked FROM ledger_transactions
      WHERE (provider_account, external_movement_id, movement) = (account, payment, 'collect');
-    IF booked.amount = amount AND booked.currency = f ->> 'currency' AND booked.instalment_id = i.id
-       AND (booked.mandate_ref IS NULL OR f ->> 'mandate_ref' IS NULL OR booked.mandate_ref = f ->> 'mandate_ref') THEN
-      PERFORM note_payment(f, i.id, false);
-      RETURN 'already';
+    IF booked.amount <> amount OR booked.currency <> f ->> 'currency' OR booked.instalment_id IS DISTINCT FROM i.id
+       OR booked.mandate_ref <> f ->> 'mandate_ref' THEN
+      RETURN fact_conflict(f, 'collect', jsonb_build_object('amount', booked.amount, 'currency', booked.currency,
+        'instalment', booked.instalment_id, 'mandate', booked.mandate_ref));
     END IF;
-    INSERT INTO fact_conflicts (instalment_id, provider_account, external_movement_id, movement, booked, reported)
-    VALUES (i.id, account, payment, 'collect', jsonb_build_object('amount', booked.amount, 'currency', booked.currency,
-        'instalment', booked.instalment_id, 'mandate', booked.mandate_ref),
-      jsonb_build_object('amount', amount, 'currency', f ->> 'currency', 'instalment', i.id, 'mandate', f ->> 'mandate_ref'))
-    ON CONFLICT DO NOTHING;
-    PERFORM open_item(i.id, 'fact_conflict', 'critical', 'the same payment was reported with other fields', account, payment,
-      jsonb_build_object('booked_amount', booked.amount, 'reported_amount', amount, 'booked_currency', booked.currency, 'reported_currency', f ->> 'currency'));
-    PERFORM mark_review(i.id, 'fact_conflict', jsonb_build_object('payment', payment));
-    UPDATE instalments SET facts_seen = facts_seen + 1 WHERE id = i.id;
-    RETURN 'conflict';
+    PERFORM note_payment(f, i.id, misfit);
+    IF misfit OR r.id IS NULL OR r.state NOT IN ('recorded', 'sending', 'accepted') THEN
+      RETURN 'already';
+    END IF;  -- booked as a by-hand payment, now known to be the request's own: that is its end
   END IF;
   PERFORM note_payment(f, i.id, misfit);
   IF misfit THEN
@@ -187,26 +303,15 @@ BEGIN
       account, payment, jsonb_build_object('amount', amount, 'currency', f ->> 'currency'));
     RETURN 'suspense';
   END IF;
-  UPDATE instalments SET outstanding_amount = outstanding_amount - applied, facts_seen = facts_seen + 1 WHERE id = i.id AND applied > 0
-    AND (outstanding_amount > applied OR status NOT IN ('due', 'failed'));
-  IF applied > 0 AND NOT FOUND THEN  -- a due or failed row that now owes nothing is paid in the same statement
-    UPDATE instalments SET outstanding_amount = 0, status = 'paid', facts_seen = facts_seen + 1,
-           attempt = GREATEST(attempt, void_recorded(i.id)) WHERE id = i.id;
-  END IF;
   IF r.id IS NOT NULL THEN
     PERFORM close_request(r.id, 'collected', 'provider_collected', NULL);
   END IF;
   PERFORM rest_instalment(i.id, CASE WHEN r.id IS NOT NULL AND i.claimed_by = r.id THEN 'due' ELSE 'keep' END, NULL, 1, 0,
-                          rest = 0 AND (r.id IS NOT NULL OR applied = i.outstanding_amount));
-  IF rest > 0 THEN
-    PERFORM open_item(i.id, 'collected_more_than_owed', 'critical', 'collected more than owed: a refund is proposed', account, payment,
-      jsonb_build_object('amount', amount, 'applied', applied, 'proposed_refund', rest, 'currency', i.currency));
-    RETURN 'suspense';
-  END IF;
-  IF r.id IS NOT NULL AND amount < r.amount THEN
+                          r.id IS NOT NULL OR (SELECT n.outstanding_amount = 0 FROM instalments n WHERE n.id = i.id));
+  IF r.id IS NOT NULL AND amount < r.amount AND EXISTS (SELECT FROM instalments n WHERE n.id = i.id AND n.outstanding_amount > 0 AND n.status <> 'cancelled') THEN
     PERFORM mark_review(i.id, 'smaller_payment', jsonb_build_object('payment', payment, 'amount', amount, 'asked', r.amount));
   END IF;
-  RETURN 'applied';
+  RETURN CASE WHEN surplus > 0 OR i.status = 'cancelled' THEN 'suspense' ELSE 'applied' END;
 END $$;
 
 -- The provider has taken it on; the bank has not settled. Only the request's own payment moves anything.

@@ -1,163 +1,112 @@
 -- Why: money that came can go again: refunds, late failures, disputes. Each leg is a new transaction,
--- none edits another; the reversed part leaves suspense first, then what was applied. A late failure and
--- a lost dispute raise what is owed; a refund only when the person who records it says so (P15).
+-- none edits another; where the accounts then stand follows from all legs together (0004). A late failure
+-- and a lost dispute raise what is owed; a refund only when the person who records it says so (P15).
 
--- Reverse `p_amount` of a payment's remaining net; the applied part goes to p_target (or is owed again).
-CREATE FUNCTION reverse(f jsonb, p_movement_id text, p_movement text, p_amount bigint, p_from text, p_target text, p_owed boolean)
-RETURNS text LANGUAGE plpgsql VOLATILE AS $$
-DECLARE i instalments; b payment_books; s bigint; a bigint; tx bigint; owed bigint := 0; target text; kind text;
-BEGIN
-  SELECT * INTO i FROM instalments WHERE id = (f ->> 'instalment_id')::uuid;
-  SELECT * INTO b FROM payment_books
-   WHERE provider_account = f ->> 'provider_account' AND payment_id = f ->> 'payment_id' AND instalment_id = i.id;
-  s := LEAST(p_amount, GREATEST(b.suspense_left, 0));
-  a := p_amount - s;
-  IF p_owed AND i.status <> 'cancelled' THEN
-    owed := LEAST(a, i.amount - i.outstanding_amount);
-  END IF;
-  kind := CASE WHEN p_owed THEN 'written_off' ELSE p_target END;
-  target := kind || '/' || i.customer_ref;
-  tx := post(f, i.id, p_movement_id, p_movement, p_amount, a, s,
-    ARRAY[p_from, 'suspense/' || i.customer_ref, 'receivable/' || i.customer_ref, target],
-    ARRAY[split_part(p_from, '/', 1), 'suspense', 'receivable', kind], ARRAY[-p_amount, s, owed, a - owed]);
-  IF tx IS NULL THEN
-    RETURN 'already';
-  END IF;
-  PERFORM note_payment(f, i.id, false);
-  IF owed > 0 THEN  -- a paid row owes again: it must leave `paid` in the same statement
-    UPDATE instalments SET outstanding_amount = outstanding_amount + owed, facts_seen = facts_seen + 1,
-           status = CASE WHEN status = 'paid' THEN 'failed' ELSE status END WHERE id = i.id;
-  END IF;
-  RETURN 'applied';
-END $$;
-
--- After money went back: raise the attempt of the request whose money it was, and say what comes next.
+-- After money went back: raise the attempt of the request whose money it was, and say what comes next. A
+-- row that was due anyway stays due when it was a by-hand payment that went.
 CREATE FUNCTION after_reversal(f jsonb, p_declines integer) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE i instalments; r payment_requests; may_retry boolean;
 BEGIN
   SELECT * INTO i FROM instalments WHERE id = (f ->> 'instalment_id')::uuid;
   SELECT * INTO r FROM payment_requests WHERE id = (f ->> 'own_request_id')::uuid AND instalment_id = i.id;
   may_retry := f ->> 'retry_on' IS NOT NULL AND (p_declines = 0 OR i.declines + p_declines < COALESCE((f ->> 'max_declines')::int, 0));
-  PERFORM rest_instalment(i.id, CASE WHEN i.claimed_by IS NOT NULL OR i.outstanding_amount = 0 THEN 'keep'
+  PERFORM rest_instalment(i.id, CASE WHEN i.claimed_by IS NOT NULL OR i.outstanding_amount = 0 OR (i.status = 'due' AND r.id IS NULL) THEN 'keep'
                                      WHEN may_retry THEN 'due' ELSE 'failed' END,
                           (f ->> 'retry_on')::date, COALESCE(r.attempt, 0) + 1, p_declines, false);
-END $$;
-
-CREATE FUNCTION settle_reversal(f jsonb) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-  i instalments; b payment_books; kind text := f ->> 'kind'; amount bigint := (f ->> 'amount')::bigint;
-  net bigint; result text; rounds bigint; clearing text := 'clearing/' || (f ->> 'provider_account');
-  payment text := f ->> 'payment_id'; disputes text;
-BEGIN
-  SELECT * INTO i FROM instalments WHERE id = (f ->> 'instalment_id')::uuid;
-  disputes := 'chargebacks/' || i.customer_ref;
-  SELECT * INTO b FROM payment_books WHERE provider_account = f ->> 'provider_account' AND payment_id = payment AND instalment_id = i.id;
-  IF b.collected IS NULL THEN  -- the reversal overtook its collect: book both legs
-    IF kind = 'dispute_won' THEN
-      RETURN 'noted';
-    END IF;
-    result := settle_collected(f || jsonb_build_object('kind', 'collected', 'amount', COALESCE((f ->> 'payment_amount')::bigint, amount),
-                               'provider_status', 'collected'));
-    SELECT * INTO b FROM payment_books WHERE provider_account = f ->> 'provider_account' AND payment_id = payment AND instalment_id = i.id;
-    IF b.collected IS NULL THEN
-      RETURN result;
-    END IF;
-  END IF;
-  -- The request is the one whose money it was, whoever reports the reversal and whatever they named.
-  f := f || COALESCE((SELECT jsonb_build_object('own_request_id', t.request_id) FROM ledger_transactions t
-    WHERE t.provider_account = f ->> 'provider_account' AND t.payment_id = payment AND t.movement = 'collect' AND t.request_id IS NOT NULL), '{}');
-  net := b.collected - b.refunded - b.failed - b.disputed;
-  IF kind = 'refunded' THEN
-    IF amount <= b.refunded THEN
-      RETURN 'already';
-    END IF;
-    amount := LEAST(amount, b.collected) - b.refunded;
-    IF amount <= 0 THEN
-      RETURN 'already';
-    END IF;
-    result := reverse(f, payment || ':refunded:' || (b.refunded + amount), 'refund', amount, clearing, 'refunds', COALESCE((f ->> 'raises_owed')::boolean, false));
-    IF result = 'applied' AND COALESCE((f ->> 'raises_owed')::boolean, false) THEN
-      PERFORM after_reversal(f, 0);
-    ELSIF result = 'applied' THEN
-      PERFORM rest_instalment(i.id, 'keep', NULL, 1, 0, false);
-    END IF;
-    RETURN result;
-  ELSIF kind = 'failed_late' THEN
-    IF net <= 0 THEN
-      PERFORM note_payment(f, i.id, false);
-      RETURN 'already';
-    END IF;
-    result := reverse(f, payment, 'failed_late', net, clearing, 'receivable', true);
-    IF result = 'applied' THEN
-      PERFORM after_reversal(f, 1);
-    END IF;
-    RETURN result;
-  ELSIF kind = 'dispute_opened' THEN
-    IF b.dispute_open OR b.dispute_lost THEN
-      RETURN 'already';
-    END IF;
-    SELECT count(*) INTO rounds FROM ledger_transactions
-     WHERE provider_account = f ->> 'provider_account' AND payment_id = payment AND movement = 'dispute_opened';
-    IF net <= 0 THEN
-      RETURN 'already';
-    END IF;
-    result := reverse(f, payment || ':dispute:' || (rounds + 1), 'dispute_opened', LEAST(amount, net), clearing, 'chargebacks', false);
-    UPDATE instalments SET has_open_chargeback = true, facts_seen = facts_seen + 1 WHERE id = i.id;
-    RETURN result;
-  ELSIF kind = 'dispute_won' THEN
-    IF NOT b.dispute_open THEN
-      RETURN 'already';
-    END IF;
-    SELECT count(*) INTO rounds FROM ledger_transactions
-     WHERE provider_account = f ->> 'provider_account' AND payment_id = payment AND movement = 'dispute_opened';
-    PERFORM post(f, i.id, payment || ':dispute:' || rounds, 'dispute_won', o.amount, o.applied, o.suspense,
-        ARRAY[clearing, disputes, 'suspense/' || i.customer_ref], ARRAY['clearing', 'chargebacks', 'suspense'],
-        ARRAY[o.amount, -o.applied, -o.suspense])
-      FROM ledger_transactions o WHERE o.provider_account = f ->> 'provider_account'
-       AND o.external_movement_id = payment || ':dispute:' || rounds AND o.movement = 'dispute_opened';
-    UPDATE instalments SET has_open_chargeback = other_dispute_open(i.id), facts_seen = facts_seen + 1 WHERE id = i.id;
-    PERFORM note_payment(f, i.id, false);
-    RETURN 'applied';
-  ELSIF kind = 'dispute_lost' THEN
-    IF b.dispute_lost THEN
-      RETURN 'already';
-    END IF;
-    result := lose_dispute(f, b, LEAST(amount, CASE WHEN b.dispute_open THEN b.disputed ELSE net END));
-    RETURN result;
-  END IF;
-  RAISE EXCEPTION 'settle: unknown fact kind %', kind USING ERRCODE = '22023';
+  UPDATE instalments n SET has_open_chargeback = other_dispute_open(n.id) WHERE n.id = i.id;
 END $$;
 
 CREATE FUNCTION other_dispute_open(p_instalment uuid) RETURNS boolean LANGUAGE sql VOLATILE AS $$
   SELECT COALESCE(bool_or(dispute_open), false) FROM payment_books WHERE instalment_id = p_instalment
 $$;
 
--- A lost dispute: what the opening moved to chargebacks is owed again; without an opening, both at once.
-CREATE FUNCTION lose_dispute(f jsonb, b payment_books, p_amount bigint) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
-DECLARE i instalments; o ledger_transactions; result text; tx bigint; owed bigint; payment text := f ->> 'payment_id';
+CREATE FUNCTION books_of(f jsonb) RETURNS payment_books LANGUAGE sql VOLATILE AS $$
+  SELECT b FROM payment_books b WHERE b.provider_account = f ->> 'provider_account' AND b.payment_id = f ->> 'payment_id'
+     AND b.instalment_id = (f ->> 'instalment_id')::uuid
+$$;
+
+CREATE FUNCTION settle_refunded(f jsonb, b payment_books) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+DECLARE reached bigint := (f ->> 'amount')::bigint; more bigint; again boolean := COALESCE((f ->> 'raises_owed')::boolean, false);
 BEGIN
-  SELECT * INTO i FROM instalments WHERE id = (f ->> 'instalment_id')::uuid;
-  IF p_amount <= 0 THEN
+  IF reached > b.collected THEN  -- more was given back than ever came
+    RETURN fact_conflict(f, 'refund', jsonb_build_object('amount', b.collected, 'currency', b.currency, 'refunded', b.refunded));
+  END IF;
+  more := reached - b.refunded;
+  IF more <= 0 THEN
     RETURN 'already';
   END IF;
-  IF b.dispute_open THEN
-    SELECT * INTO o FROM ledger_transactions WHERE provider_account = f ->> 'provider_account' AND payment_id = payment
-       AND movement = 'dispute_opened' ORDER BY id DESC LIMIT 1;
-    owed := CASE WHEN i.status = 'cancelled' THEN 0 ELSE LEAST(o.applied, i.amount - i.outstanding_amount) END;
-    tx := post(f, i.id, payment, 'dispute_lost', o.amount, 0, 0,
-      ARRAY['chargebacks/' || i.customer_ref, 'receivable/' || i.customer_ref, 'written_off/' || i.customer_ref],
-      ARRAY['chargebacks', 'receivable', 'written_off'], ARRAY[-o.applied, owed, o.applied - owed]);
-    IF owed > 0 THEN
-      UPDATE instalments SET outstanding_amount = outstanding_amount + owed, facts_seen = facts_seen + 1,
-             status = CASE WHEN status = 'paid' THEN 'failed' ELSE status END WHERE id = i.id;
-    END IF;
-    PERFORM note_payment(f, i.id, false);
+  PERFORM book(f, (f ->> 'payment_id') || ':refunded:' || reached, 'refund', more,
+               CASE WHEN again AND NOT b.misfit THEN more ELSE 0 END, 0, b.misfit);
+  IF again AND NOT b.misfit THEN
+    PERFORM after_reversal(f, 0);
   ELSE
-    result := reverse(f, payment, 'dispute_lost', p_amount, 'clearing/' || (f ->> 'provider_account'), 'receivable', true);
+    PERFORM rest_instalment((f ->> 'instalment_id')::uuid, 'keep', NULL, 1, 0, false);
   END IF;
-  UPDATE instalments SET has_open_chargeback = other_dispute_open(i.id), facts_seen = facts_seen + 1 WHERE id = i.id;
-  PERFORM after_reversal(f - 'retry_on', 1);
   RETURN 'applied';
+END $$;
+
+-- An opened dispute withholds what is left; a lost one makes it owed again, with or without an opening.
+CREATE FUNCTION settle_dispute(f jsonb, b payment_books) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+DECLARE kind text := f ->> 'kind'; payment text := f ->> 'payment_id'; amount bigint := (f ->> 'amount')::bigint; rounds bigint; o ledger_transactions;
+BEGIN
+  SELECT count(*) INTO rounds FROM ledger_transactions
+   WHERE provider_account = f ->> 'provider_account' AND payment_id = payment AND movement = 'dispute_opened';
+  IF kind = 'dispute_opened' AND NOT b.dispute_open AND NOT b.dispute_lost AND LEAST(amount, b.net) > 0 THEN
+    PERFORM book(f, payment || ':dispute:' || (rounds + 1), kind, LEAST(amount, b.net), 0, 0, b.misfit);
+    UPDATE instalments SET has_open_chargeback = true, facts_seen = facts_seen + 1 WHERE id = (f ->> 'instalment_id')::uuid;
+  ELSIF kind = 'dispute_won' AND b.dispute_open THEN
+    SELECT * INTO o FROM ledger_transactions WHERE provider_account = f ->> 'provider_account'
+       AND external_movement_id = payment || ':dispute:' || rounds AND movement = 'dispute_opened';
+    PERFORM book(f, o.external_movement_id, kind, o.amount, 0, 0, b.misfit);
+    PERFORM rest_instalment(b.instalment_id, 'keep', NULL, 1, 0, false);
+    UPDATE instalments SET has_open_chargeback = other_dispute_open(id), facts_seen = facts_seen + 1 WHERE id = b.instalment_id;
+  ELSIF kind = 'dispute_lost' AND NOT b.dispute_lost AND (CASE WHEN b.dispute_open THEN b.contested ELSE LEAST(amount, b.net) END) > 0 THEN
+    PERFORM book(f, payment, kind, CASE WHEN b.dispute_open THEN b.contested ELSE LEAST(amount, b.net) END, 0, 0, b.misfit);
+    PERFORM after_reversal(CASE WHEN b.misfit THEN f - 'own_request_id' ELSE f END - 'retry_on', CASE WHEN b.misfit THEN 0 ELSE 1 END);
+  ELSE
+    RETURN 'already';
+  END IF;
+  RETURN 'applied';
+END $$;
+
+CREATE FUNCTION settle_reversal(f jsonb) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+DECLARE b payment_books; kind text := f ->> 'kind'; payment text := f ->> 'payment_id'; result text; left_over bigint;
+BEGIN
+  f := f || jsonb_build_object('own_request_id', (SELECT r.id FROM payment_requests r WHERE r.id = (f ->> 'own_request_id')::uuid
+                                                     AND r.instalment_id = (f ->> 'instalment_id')::uuid));
+  b := books_of(f);
+  IF b.collected IS NULL THEN  -- the reversal overtook its collect: book both legs
+    IF kind = 'dispute_won' THEN
+      RETURN 'noted';
+    END IF;
+    result := settle_collected(f || jsonb_build_object('kind', 'collected', 'amount', COALESCE((f ->> 'payment_amount')::bigint, (f ->> 'amount')::bigint),
+                               'provider_status', 'collected'));
+    b := books_of(f);
+    IF b.collected IS NULL THEN
+      RETURN result;
+    END IF;
+  END IF;
+  IF b.currency <> f ->> 'currency' THEN
+    RETURN fact_conflict(f, CASE kind WHEN 'refunded' THEN 'refund' ELSE kind END, jsonb_build_object('amount', b.collected, 'currency', b.currency));
+  END IF;
+  CASE kind
+    WHEN 'refunded' THEN result := settle_refunded(f, b);
+    WHEN 'failed_late' THEN
+      left_over := b.net + b.contested;  -- a late failure also ends a dispute that was open
+      IF left_over <= 0 THEN
+        result := 'already';
+      ELSE
+        PERFORM book(f, payment, 'failed_late', left_over, 0, 0, b.misfit);
+        PERFORM after_reversal(CASE WHEN b.misfit THEN f - 'own_request_id' - 'retry_on' ELSE f END, CASE WHEN b.misfit THEN 0 ELSE 1 END);
+        result := 'applied';
+      END IF;
+    WHEN 'dispute_opened', 'dispute_won', 'dispute_lost' THEN result := settle_dispute(f, b);
+  END CASE;  -- no ELSE: a kind that is not listed raises, nothing is booked
+  PERFORM note_payment(f, b.instalment_id, b.misfit);
+  UPDATE provider_payments p SET refunded_amount = n.refunded, disputed = n.dispute_open OR n.dispute_lost, last_seen_at = clock_timestamp()
+    FROM books_of(f) n WHERE (p.provider_account, p.payment_id) = (n.provider_account, n.payment_id)
+     AND (p.refunded_amount, p.disputed) IS DISTINCT FROM (n.refunded, n.dispute_open OR n.dispute_lost);
+  RETURN result;
 END $$;
 
 -- One durable step over many items, each {answer?, fact?, next_check?}: record the answer, apply the
@@ -194,7 +143,7 @@ BEGIN
     END IF;
     IF item.v ->> 'next_check' IS NOT NULL THEN
       UPDATE payment_requests r SET next_check = (item.v ->> 'next_check')::timestamptz
-       WHERE r.id = (a ->> 'request_id')::uuid AND r.state IN ('sending', 'accepted');
+       WHERE r.id = COALESCE(item.v ->> 'request_id', a ->> 'request_id')::uuid AND r.state IN ('sending', 'accepted');
     END IF;
     SELECT * INTO i FROM instalments t WHERE t.id = (item.v ->> 'instalment_id')::uuid;
     n := item.ord; result := outcome; status := i.status; outstanding := i.outstanding_amount;

@@ -37,6 +37,11 @@ BEGIN
   RETURN true;
 END $$;
 
+-- 'db:<role> os:<user>@<host>': one person as long as neither role nor user differs, from whatever host.
+CREATE FUNCTION same_person(a text, b text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+  SELECT regexp_replace(a, '@[^@ ]*$', '') = regexp_replace(b, '@[^@ ]*$', '')
+$$;
+
 -- "Not collected" by a person (P17): refused before the last permit's end + the rail's bounds; conditional
 -- on the facts that were shown; without declared bounds a second authenticated person must agree.
 CREATE FUNCTION verdict_not_collected(p_request uuid, p_facts_seen bigint, p_wait interval, p_needs_second boolean,
@@ -66,7 +71,7 @@ BEGIN
     IF p_needs_second THEN
       RETURN 'proposed';
     END IF;
-  ELSIF p_needs_second AND v.proposed_by = p_person THEN
+  ELSIF p_needs_second AND same_person(v.proposed_by, p_person) THEN
     RETURN 'refused:same_person';
   END IF;
   UPDATE verdicts SET approved_at = engine_now(), approved_by = p_person WHERE id = v.id;
@@ -103,7 +108,7 @@ BEGIN
   UPDATE instalments
      SET review_reason = NULL, facts_seen = facts_seen + 1,
          status = CASE WHEN outstanding_amount = 0 AND status IN ('in_flight', 'due') THEN 'paid' WHEN status = 'in_flight' THEN 'due' ELSE status END,
-         attempt = CASE WHEN r.state IN ('collected', 'declined', 'void') THEN attempt + 1 ELSE attempt END,
+         attempt = CASE WHEN outstanding_amount > 0 AND r.state IN ('collected', 'declined', 'void') THEN attempt + 1 ELSE attempt END,
          claimed_by = NULL, claim_token = NULL, lease_until = NULL, in_flight_since = NULL, sendings = 0
    WHERE id = i.id;
   IF i.outstanding_amount = 0 THEN
@@ -124,7 +129,7 @@ BEGIN
     RETURN 'refused:' || i.status;
   END IF;
   PERFORM post(jsonb_build_object('provider_account', 'engine', 'currency', i.currency, 'source', 'person', 'reason', p_reason),
-    i.id, 'cancel:' || i.id, 'written_off', i.outstanding_amount, 0, 0,
+    i.id, 'cancel:' || i.id, 'written_off', i.outstanding_amount,
     ARRAY['written_off/' || i.customer_ref, 'receivable/' || i.customer_ref], ARRAY['written_off', 'receivable'],
     ARRAY[i.outstanding_amount, -i.outstanding_amount]);
   UPDATE instalments SET status = 'cancelled', attempt = GREATEST(attempt, void_recorded(i.id)), review_reason = NULL WHERE id = i.id;

@@ -46,6 +46,11 @@ UPDATE provider_accounts SET fingerprint = NULL, account = NULL, mode = NULL, bo
 SELECT a.*, (SELECT max(p.provider_created_at) FROM provider_payments p WHERE p.provider_account = a.name) AS last_payment_at
   FROM provider_accounts a WHERE a.name = %(name)s
 
+-- name: accounts()
+-- Every account that was ever used.
+SELECT a.*, (SELECT max(p.provider_created_at) FROM provider_payments p WHERE p.provider_account = a.name) AS last_payment_at
+  FROM provider_accounts a ORDER BY a.name
+
 -- name: ensure_account(name)
 -- The account's row.
 INSERT INTO provider_accounts (name) VALUES (%(name)s) ON CONFLICT DO NOTHING
@@ -79,7 +84,9 @@ ON CONFLICT DO NOTHING
 SELECT ARRAY(SELECT id FROM payment_requests WHERE id = ANY (%(requests)s::uuid[])) AS requests,
        ARRAY(SELECT id FROM instalments WHERE id = ANY (%(instalments)s::uuid[])) AS instalments,
        ARRAY(SELECT payment_id || ' ' || status FROM provider_payments
-              WHERE provider_account = %(account)s AND payment_id = ANY (%(payments)s::text[])) AS payments
+              WHERE provider_account = %(account)s AND payment_id = ANY (%(payments)s::text[])) AS payments,
+       ARRAY(SELECT payment_id FROM review_items WHERE provider_account = %(account)s AND kind IN ('identity', 'unknown_instalment')
+                AND payment_id = ANY (%(payments)s::text[])) AS questioned
 
 -- name: clock()
 -- The engine's clock, and the highest sent_at: a clock below it stops sending (P19).

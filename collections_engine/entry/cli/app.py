@@ -125,12 +125,16 @@ def load_settings() -> Settings:
 
 @contextmanager
 def open_engine(
-    *, label: str | None = None, readonly: bool = False, need_gateways: bool = False
+    *,
+    label: str | None = None,
+    readonly: bool = False,
+    need_gateways: bool = False,
+    any_schema: bool = False,
 ) -> Iterator[Engine]:
     """Load settings and open the engine; `label` is what `--actor` said, beside the real person.
 
     `readonly` connects so that the database refuses every write. `need_gateways` refuses (exit 2)
-    where no provider account is configured.
+    where no provider account is configured. `any_schema` connects in spite of pending migrations.
     """
     loaded = load_settings()
     from collections_engine.wiring import Engine
@@ -138,7 +142,7 @@ def open_engine(
     actor = f"{person()} ({label})" if label else person()
     if need_gateways:
         loaded.require_accounts()
-    with Engine.open(loaded, actor=actor, readonly=readonly) as engine:
+    with Engine.open(loaded, actor=actor, readonly=readonly, any_schema=any_schema) as engine:
         yield engine
 
 

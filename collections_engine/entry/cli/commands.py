@@ -37,7 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "simulator": ("simulator:simulator", "Serve the gateway simulator."),
     "completion": ("completion:completion", "Print the shell completion script."),
 }
-"""Name -> (`file:object` below this folder, summary). A command whose file is absent is not shown."""
+"""Name -> (`file:object` below this folder, summary); a command without its file is not shown."""
 
 
 def available() -> dict[str, tuple[str, str]]:

@@ -16,7 +16,8 @@ VARIABLE = "_COLLECTIONS_COMPLETE"
 def completion(shell: str) -> int:
     """Print the completion script for a shell."""
     kind = get_completion_class(shell)
-    assert kind is not None
+    if kind is None:
+        raise click.UsageError(f"no completion for {shell}.")
     script = kind(root, {}, PROGRAM, VARIABLE).source()
     emit({"shell": shell, "script": script}, script)
     return 0

@@ -159,7 +159,7 @@ def _rich(shown: Table) -> str:
 
 @contextmanager
 def progress(label: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on a terminal's standard error; yields `advance(by)`, elsewhere silent."""
+    """Show a bar on a terminal's standard error, elsewhere nothing; yields `advance(by)`."""
     if not sys.stderr.isatty() or wants_json():
         yield lambda _by: None
         return

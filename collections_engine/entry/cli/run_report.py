@@ -1,0 +1,109 @@
+"""How runs, dry runs and plans are shown."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collections_engine.domain.money import display_amount, format_amount
+from collections_engine.entry.cli.output import Table, emit, table
+
+if TYPE_CHECKING:
+    from collections_engine.store.picking import DueRow
+
+KINDS = ("collected", "submitted", "declined", "review", "skipped", "released")
+SHOWN_ROWS = 200
+
+
+def shown_picks(
+    rows: Sequence[DueRow], documents: Sequence[Mapping[str, object]], day: date, plan: Path | None
+) -> None:
+    """Print what a run would pick."""
+    totals: Counter[str] = Counter()
+    for row in rows:
+        totals[row.currency] += row.outstanding_minor
+    document = {
+        "dry_run": True,
+        "business_date": day.isoformat(),
+        "picked": len(rows),
+        "amounts": {c: format_amount(m, c) for c, m in sorted(totals.items())},
+        "instalments": documents,
+        "plan": str(plan) if plan else None,
+    }
+    listed = [
+        (
+            row.external_ref,
+            row.collect_date,
+            row.attempt,
+            row.provider_account,
+            display_amount(row.outstanding_minor, row.currency),
+        )
+        for row in rows[:SHOWN_ROWS]
+    ]
+    columns = ["external_ref", "collect date", "attempt", "account", "amount"]
+    shown: list[Table | str] = [table(columns, listed, empty="Nothing is due.")]
+    if len(rows) > SHOWN_ROWS:
+        shown.append(f"… and {len(rows) - SHOWN_ROWS} more (--json lists all)")
+    money = ", ".join(display_amount(m, c) for c, m in sorted(totals.items())) or "nothing"
+    shown.append(f"{len(rows)} would be picked as of {day}, {money}. Nothing was charged.")
+    if plan:
+        shown.append(f"The plan is in {plan}: collections run --execute {plan}")
+    emit(document, *shown)
+
+
+def shown_summary(document: Mapping[str, Any], exit_code: int) -> None:
+    """Print what a run did, and what needs a person."""
+    amounts = document["amounts"]
+    currencies = list(amounts)
+    rows = [
+        (
+            kind,
+            document[kind],
+            *(
+                f"{amounts[c].get(kind, '')} {c}".strip() if kind in amounts[c] else ""
+                for c in currencies
+            ),
+        )
+        for kind in KINDS
+    ]
+    head = ["outcome", "count", *(["amount"] * len(currencies))]
+    shown: list[Table | str] = [
+        table(head, [*rows, ("picked", document["picked"], *[""] * len(currencies))]),
+        f"Run {document['run_id']} as of {document['business_date']}, took"
+        + f" {document['duration_seconds']} s.",
+    ]
+    if document["review_rows"]:
+        listed = [
+            (r["external_ref"], r["reason"], r["next_check"]) for r in document["review_rows"]
+        ]
+        shown.append(table(["external_ref", "reason", "next check"], listed, "Left in flight"))
+    if document["waiting"]:
+        listed = [(r["external_ref"], r["frees_up"]) for r in document["waiting"]]
+        title = "Leased by another worker (recover --wait waits for them)"
+        shown.append(table(["external_ref", "frees up"], listed, title))
+    shown.extend(_remarks(document, exit_code))
+    emit(document, *shown)
+
+
+def _remarks(document: Mapping[str, Any], exit_code: int) -> list[str]:
+    found = [str(document["note"])] if document["note"] else []
+    for account, why in document["stopped_accounts"].items():
+        found.append(f"Provider account {account} was stopped: {why}.")
+    if document["left_in_flight"]:
+        found.append(f"{document['left_in_flight']} in flight: collections inflight list")
+    if document["open_reviews"]:
+        found.append(
+            f"{document['open_reviews']} need a person: collections inflight list --review"
+        )
+    if document["overdue"]:
+        found.append(f"{document['overdue']} due for more than 3 days: collections status")
+    if document["faults"]:
+        found.append(f"{len(document['faults'])} rows failed unexpectedly: {document['faults'][0]}")
+    if document["unavailable"]:
+        found.append(f"{document['unavailable']} rows met an unreachable dependency; run again.")
+    if document["stopped"]:
+        found.append("Stopped by a signal; what was not begun is still due.")
+    return found or ([] if exit_code else ["Nothing needs a person."])

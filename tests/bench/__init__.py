@@ -1,0 +1,1 @@
+"""Measurements: `make bench`. Not run by the test suite."""

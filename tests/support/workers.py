@@ -1,0 +1,369 @@
+"""Real worker processes: forked from a warm server, so that a whole kill -9 costs milliseconds.
+
+The fork server imports the engine once and opens nothing. Each job is a child of its own that runs
+the real `usecases.run.run` or `collect` against the URLs it is given, writes its result to a file
+and leaves; the test signals it by pid. A child that is killed leaves no result.
+
+    with Workers() as workers:
+        worker = workers.collect(database, rail.url, [row.due], actor="w1")
+        worker.kill()                      # SIGKILL
+        assert worker.wait() is None
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
+from uuid import UUID
+
+if TYPE_CHECKING:
+    from collections_engine.store.db import Connection
+    from collections_engine.usecases.context import Context, Due
+
+T = TypeVar("T")
+WAIT_SECONDS = 30.0
+_ROOT = Path(__file__).resolve().parents[2]
+Job = dict[str, Any]
+
+
+@dataclass(eq=False)
+class Worker:
+    """One child process, from outside."""
+
+    pid: int
+    result: Path
+    gone: threading.Event = field(default_factory=threading.Event)
+    code: int | None = None
+    """The exit code, or minus the signal that ended it."""
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is dead."""
+        self._signal(signal.SIGKILL)
+        self._signal(signal.SIGCONT)
+        assert self.gone.wait(WAIT_SECONDS), "a killed worker does not die"
+
+    def stop(self) -> None:
+        """SIGSTOP, and wait until it stands still."""
+        self._signal(signal.SIGSTOP)
+        wait_until(lambda: self._state() == "T")
+
+    def cont(self) -> None:
+        """SIGCONT."""
+        self._signal(signal.SIGCONT)
+
+    def terminate(self) -> None:
+        """SIGTERM: finish what is under way and leave."""
+        self._signal(signal.SIGTERM)
+
+    def wait(self) -> Any:
+        """Wait for its end; its result, None when it was killed."""
+        assert self.gone.wait(WAIT_SECONDS), f"worker {self.pid} does not end"
+        if self.code is not None and self.code < 0:
+            return None
+        answer = json.loads(self.result.read_text())
+        assert "traceback" not in answer, answer["traceback"]
+        return answer["result"]
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return not self.gone.is_set()
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def _state(self) -> str:
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = WAIT_SECONDS) -> None:
+    """Wait until the condition holds; fails when it does not in time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "what was waited for did not come"
+        time.sleep(0.005)
+
+
+class Workers:
+    """The fork server, and the children it made."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="collections-workers-")
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.workers"],
+            cwd=_ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._made: dict[int, Worker] = {}
+        self._count = 0
+        self._changed = threading.Condition()
+        self._started: dict[str, int] = {}
+        self._ended: dict[int, int] = {}
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def collect(
+        self, database: str, gateway: str, dues: Sequence[Due], *, actor: str = "worker", **more: Any
+    ) -> Worker:
+        """Run `collect` on each of these, one after the other; the result is [kind, reason] each."""
+        asked = [[str(d.instalment_id), d.attempt, d.external_ref] for d in dues]
+        return self.start("collect", database, gateway, actor=actor, dues=asked, **more)
+
+    def run(
+        self, database: str, gateway: str, *, actor: str = "worker", kind: str = "run", **more: Any
+    ) -> Worker:
+        """Run `usecases.run.run`; the result is the summary's document with `exit_code`."""
+        return self.start("run", database, gateway, actor=actor, kind=kind, **more)
+
+    def start(self, what: str, database: str, gateway: str, **more: Any) -> Worker:
+        """Fork a child for a job; returns when it is running."""
+        with self._changed:
+            self._count += 1
+            name = str(Path(self._folder.name) / f"{self._count}.json")
+            job = {"what": what, "database": database, "gateway": gateway, "result": name, **more}
+            assert self._child.stdin is not None
+            self._child.stdin.write(json.dumps(job, default=str) + "\n")
+            self._child.stdin.flush()
+            assert self._changed.wait_for(lambda: name in self._started, WAIT_SECONDS)
+            worker = Worker(self._started[name], Path(name))
+            self._made[worker.pid] = worker
+            self._tell(worker)
+            return worker
+
+    def end_all(self) -> None:
+        """Kill what still runs."""
+        for worker in list(self._made.values()):
+            if worker.alive:
+                worker.kill()
+        with self._changed:
+            self._made.clear()
+
+    def close(self) -> None:
+        """Kill what still runs and end the server."""
+        self.end_all()
+        for stream in (self._child.stdin, self._child.stdout):
+            if stream is self._child.stdout:
+                self._child.wait(WAIT_SECONDS)
+                self._reader.join(WAIT_SECONDS)
+            assert stream is not None
+            stream.close()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def _read(self) -> None:
+        assert self._child.stdout is not None
+        for line in self._child.stdout:
+            said = json.loads(line)
+            with self._changed:
+                if "started" in said:
+                    self._started[said["started"]] = said["pid"]
+                else:
+                    self._ended[said["pid"]] = said["code"]
+                    if (worker := self._made.get(said["pid"])) is not None:
+                        self._tell(worker)
+                self._changed.notify_all()
+
+    def _tell(self, worker: Worker) -> None:
+        if worker.pid in self._ended:
+            worker.code = self._ended.pop(worker.pid)
+            worker.gone.set()
+
+
+# ---------------------------------------------------------------- in the fork server
+
+
+def serve(commands: IO[str]) -> None:
+    """Fork a child for each line; say when one started and how it ended."""
+    import collections_engine.usecases.run
+    import tests.support.rows  # noqa: F401 - warm
+
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_write, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake_write)
+    while True:
+        readable, _, _ = select.select([commands, wake_read], [], [])
+        if wake_read in readable:
+            os.read(wake_read, 4096)
+            _reap()
+        if commands in readable:
+            line = _line(commands)
+            if not line:
+                return
+            job = json.loads(line)
+            if (pid := os.fork()) == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                _child(job)
+            _say({"started": job["result"], "pid": pid})
+
+
+def _line(commands: IO[str]) -> str:
+    """One line, read byte by byte: a buffer would hide the next one from select."""
+    got = bytearray()
+    while not got.endswith(b"\n"):
+        byte = os.read(commands.fileno(), 1)
+        if not byte:
+            return ""
+        got += byte
+    return got.decode()
+
+
+def _reap() -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        _say({"pid": pid, "code": os.waitstatus_to_exitcode(status)})
+
+
+def _say(what: Mapping[str, Any]) -> None:
+    os.write(1, (json.dumps(what) + "\n").encode())
+
+
+def _child(job: Job) -> None:
+    """Do the job and leave without a word; never returns."""
+    answer: dict[str, Any]
+    try:
+        os.dup2(2, 1)
+        answer = {"result": {"collect": _collect, "run": _run}[job["what"]](job)}
+    except BaseException:  # noqa: BLE001 - told to the test that started it
+        answer = {"traceback": traceback.format_exc()}
+    path = Path(job["result"])
+    path.with_suffix(".new").write_text(json.dumps(answer, default=str))
+    path.with_suffix(".new").rename(path)
+    os._exit(0 if "result" in answer else 1)
+
+
+def _context(job: Job, source: Any) -> tuple[Context, threading.Event]:
+    from tests.support import rows
+
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    limits = rows.Limits(
+        lease=timedelta(seconds=job.get("lease", rows.LIMITS.lease.total_seconds())),
+        deadline=timedelta(seconds=job.get("deadline", rows.LIMITS.deadline.total_seconds())),
+    )
+    gateway = rows.gateway(job["gateway"], deadline_seconds=limits.deadline.total_seconds())
+    day = date.fromisoformat(job["day"]) if "day" in job else rows.DAY
+    return (
+        rows.context(source, gateway, day=day, limits=limits, stopping=stopping.is_set),
+        stopping,
+    )
+
+
+class _Lent:
+    """Lends one connection at a time, as the pool does; one that failed is thrown away."""
+
+    def __init__(self, url: str, actor: str) -> None:
+        self._url, self._actor = url, actor
+        self._idle: list[Connection] = []
+
+    def run(self, work: Callable[[Connection], T]) -> T:
+        """Run work on a connection."""
+        connection = self._idle.pop() if self._idle else self._connect()
+        try:
+            result = work(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
+        return result
+
+    def _connect(self) -> Connection:
+        import psycopg
+        from psycopg.rows import dict_row
+
+        from collections_engine.store import db
+
+        made = psycopg.connect(self._url, autocommit=True, row_factory=dict_row)
+        db.configure(made, self._actor, by_index=True)
+        return made
+
+
+def _collect(job: Job) -> list[list[str]]:
+    from collections_engine.usecases.collect import collect
+    from collections_engine.usecases.context import Due
+    from tests.support import rows
+
+    context, _ = _context(job, _Lent(job["database"], job["actor"]))
+    barrier = job.get("barrier")
+    if barrier is not None:  # all the racers wait for this file, then go at once
+        wait_until(Path(barrier).exists)
+    outcomes = []
+    for instalment, attempt, ref in job["dues"]:
+        due = Due(UUID(instalment), attempt, rows.DAY, rows.ACCOUNT, 0, "GBP", ref)
+        outcome = collect(due, context)
+        outcomes.append([str(outcome.kind), outcome.reason])
+    return outcomes
+
+
+def _run(job: Job) -> Any:
+    from psycopg.rows import dict_row
+    from psycopg_pool import ConnectionPool
+
+    from collections_engine.store import db
+    from collections_engine.usecases.run import RunOptions, run
+    from collections_engine.wiring import PooledSource
+
+    def configure(connection: Connection) -> None:
+        db.configure(connection, job["actor"], by_index=True)
+
+    pool: ConnectionPool[Connection] = ConnectionPool(
+        job["database"],
+        min_size=1,
+        max_size=4,
+        kwargs={"autocommit": True, "row_factory": dict_row},
+        configure=configure,
+        open=True,
+    )
+    source = PooledSource(pool)
+    context, _ = _context(job, source)
+    options = RunOptions(
+        job["kind"],
+        context.business_date,
+        due_from=_date(job.get("due_from")),
+        due_to=_date(job.get("due_to")),
+        concurrency=job.get("concurrency", 8),
+        join=job.get("join", False),
+    )
+    alive = db.connect(job["database"], job["actor"])
+    try:
+        summary = run(source, alive, context, options)
+    finally:
+        alive.close()
+        pool.close()
+    return {**summary.document(), "exit_code": summary.exit_code}
+
+
+def _date(text: str | None) -> date | None:
+    return date.fromisoformat(text) if text else None
+
+
+if __name__ == "__main__":
+    serve(sys.stdin)

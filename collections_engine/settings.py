@@ -103,7 +103,7 @@ class Calendar(_Frozen):
 
 
 class Settings(_Frozen):
-    """All settings; amounts of `caps` are minor units keyed `<account> <currency>`."""
+    """All settings; `caps` holds minor units keyed `<account> <currency>`."""
 
     database_url: SecretStr | None = None
     database_wait_seconds: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 10
@@ -113,7 +113,7 @@ class Settings(_Frozen):
     gateway_deadline_seconds: Seconds = 30
     lease_seconds: Seconds = 120
     concurrency: Annotated[int, Field(ge=1, le=256)] = 16
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: Literal["auto", "debug", "info", "warning", "error"] = "auto"
     log_format: Literal["auto", "json", "text"] = "auto"
     retry: Retry = Retry()
     calendar: Calendar = Calendar()
@@ -168,7 +168,7 @@ def passwords_in(url: str) -> set[str]:
     found = {match[1].strip("'") for match in _PASSWORD.finditer(url)}
     if match := re.match(r"\w+://[^:@/]*:([^@/]*)@", url):
         found |= {match[1]}
-    found |= {value for key, value in re.findall(r"[?&](\w+)=([^&]*)", url) if key == "password"}
+    found |= set(re.findall(r"[?&]password=([^&]*)", url))
     return {text for raw in found for text in (raw, unquote(raw)) if text}
 
 
@@ -219,8 +219,7 @@ class _Reader:
                     del values[key]
             elif key in table:
                 values[key] = table[key]
-        values.setdefault("home", _default_home(self.env))
-        values["home"] = Path(str(values["home"])).expanduser()
+        values["home"] = Path(str(values.get("home") or _default_home(self.env))).expanduser()
         values |= {key: table[key] for key in ("retry", "calendar") if key in table}
         if (url := self._database_url(table)) is not None:
             values["database_url"] = url
@@ -230,7 +229,7 @@ class _Reader:
         return self._made(values, accounts)
 
     def _made(self, values: dict[str, Any], accounts: dict[str, dict[str, Any]]) -> Settings:
-        made: dict[str, ProviderAccount] = {}
+        made = {}
         for name, fields in accounts.items():
             try:
                 made[name] = ProviderAccount(**fields)
@@ -287,8 +286,6 @@ class _Reader:
             self.faults.append(f"{path} is not valid TOML ({place[0] if place else 'unreadable'})")
         return {}
 
-    # ------------------------------------------------------------ secrets
-
     def _secret(self, variable: str, credential: str) -> str | None:
         file_variable = f"{variable}_FILE"
         if variable in self.env and file_variable in self.env:
@@ -325,18 +322,14 @@ class _Reader:
         self.origin["database_url"] = name
         if (found := self._secret(name, "database_url")) is not None or name in self.env:
             return found
-        if (given := table.get("database_url")) is None:
-            return None
-        self.origin["database_url"] = "database_url"
-        if not isinstance(given, str) or not given.strip():
+        given, self.origin["database_url"] = table.get("database_url"), "database_url"
+        if given is not None and (not isinstance(given, str) or not given.strip()):
             self.faults.append("database_url is empty; leave it out for the embedded server")
-            return None
-        if passwords_in(given):
+        elif given is not None and passwords_in(given):
             self.faults.append(f"database_url in the TOML holds a password; it belongs in {name}")
-            return None
-        return given
-
-    # ------------------------------------------------------------ accounts and caps
+        else:
+            return given
+        return None
 
     def _accounts(self, table: dict[str, Any]) -> dict[str, dict[str, Any]]:
         accounts: dict[str, dict[str, Any]] = {}
@@ -403,3 +396,9 @@ def _default_home(environment: Mapping[str, str]) -> Path:
         return Path("/var/lib/collections")
     state = environment.get("XDG_STATE_HOME") or "~/.local/state"
     return Path(state) / "collections"
+
+
+def child_environment(values: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's environment for a child, its own `COLLECTIONS_*` replaced by these."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("COLLECTIONS_")}
+    return {**kept, **values}

@@ -4,6 +4,9 @@ Event names are stable; programs may look for them:
 
     run.started        a run or pass begins          run.finished    its figures
     run.stopping       a stop signal was obeyed      row.fault       one row failed, others go on
+    charge.answered    one sending's answer          fact.booked     a fact about money was applied
+    row.left           a row stays for a later look  row.review      a row waits for a person
+    permit.refused     a guard refused a sending
     database.migrated  the embedded database was brought up to date
     database.waiting   the server is not reachable yet; tried again for a while
     account.foreign    a provider account holds payments of other identities (counted, not booked)
@@ -54,6 +57,7 @@ _PATTERNS = (
     (re.compile(r"(?<![\w.])\+\d[\d ().-]{6,}\d"), MASK),
 )
 _DIGITS = re.compile(r"(?<![\w.-])\d(?:[ -]?\d){11,18}(?![\w-])")
+_SMALL = range(-(10**9), 10**9)
 _secrets: tuple[str, ...] = ()
 
 
@@ -68,6 +72,8 @@ def redact(text: str) -> str:
     """Return the text with everything masked that must not be written anywhere."""
     for secret in _secrets:
         text = text.replace(secret, MASK)
+    if _is_plain(text):
+        return text
     own: list[str] = []
 
     def keep(match: re.Match[str]) -> str:
@@ -79,6 +85,11 @@ def redact(text: str) -> str:
         text = pattern.sub(mask, text)
     text = _DIGITS.sub(_last_four, text)
     return re.sub(r"\0(\d+)\0", lambda m: own[int(m[1])], text)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a text is a word, too short for any number, or one of our ids: most values are."""
+    return (len(text) < 8 and "@" not in text) or text.isalpha() or bool(_OWN.fullmatch(text))
 
 
 def _last_four(match: re.Match[str]) -> str:
@@ -105,7 +116,11 @@ def _clean(value: Any, name: str = "", depth: int = 0) -> Any:
         return {redact(str(k)): _clean(v, str(k), depth + 1) for k, v in value.items()}
     if isinstance(value, list | tuple | set | frozenset) and depth < 6:
         return [_clean(v, name, depth + 1) for v in value]
-    if value is None or isinstance(value, bool | int | float):
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int):
+        if value in _SMALL:
+            return value
         cleaned = redact(str(value))
         return value if cleaned == str(value) else cleaned
     return redact(str(value))
@@ -119,20 +134,26 @@ def redaction(
 
 
 def configure(
-    level: str = "info",
+    level: str = "auto",
     log_format: str = "auto",
     *,
     secrets: Iterable[str] = (),
     stream: TextIO | None = None,
 ) -> None:
-    """Set up logging once per process; `auto` is text on a terminal and JSON elsewhere."""
+    """Set up logging once per process.
+
+    Format `auto` is text on a terminal and JSON elsewhere; level `auto` is warning on a terminal,
+    where progress is shown, and info elsewhere.
+    """
     keep_secret(secrets)
     out = stream or sys.stderr
     if out is not None and hasattr(out, "reconfigure"):
         out.reconfigure(encoding="utf-8", errors="backslashreplace")
-    text = log_format == "text" or (log_format == "auto" and out is not None and out.isatty())
+    terminal = out is not None and out.isatty()
+    text = log_format == "text" or (log_format == "auto" and terminal)
+    least = _LEVELS[("warning" if terminal else "info") if level == "auto" else level]
     renderer: Any = (
-        structlog.dev.ConsoleRenderer(colors=out is not None and out.isatty())
+        structlog.dev.ConsoleRenderer(colors=terminal)
         if text
         else structlog.processors.JSONRenderer(ensure_ascii=False)
     )
@@ -145,11 +166,11 @@ def configure(
             redaction,
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        wrapper_class=structlog.make_filtering_bound_logger(least),
         logger_factory=structlog.PrintLoggerFactory(out),
         cache_logger_on_first_use=False,
     )
-    _take_over_standard_logging(_LEVELS[level])
+    _take_over_standard_logging(least)
 
 
 def get_logger(**bound: Any) -> Any:
@@ -171,6 +192,5 @@ class _Forward(logging.Handler):
 def _take_over_standard_logging(level: int) -> None:
     root = logging.getLogger()
     root.handlers[:] = [h for h in root.handlers if not isinstance(h, _Forward)]
-    if not root.handlers:
-        root.addHandler(_Forward())
+    root.addHandler(_Forward())
     root.setLevel(max(level, logging.WARNING))

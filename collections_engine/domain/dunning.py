@@ -6,7 +6,6 @@ soft, an unknown one included, is hard: trying it again costs money and annoys t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import date
@@ -40,7 +39,7 @@ DEFAULT_POLICY = RetryPolicy()
 
 def retry_table(
     policy: RetryPolicy, business_date: date, holidays: AbstractSet[date] = NO_HOLIDAYS
-) -> Mapping[str, Retry]:
+) -> dict[str, Retry]:
     """Return for each soft decline code the next collect date and the limit of declines.
 
     The database counts this decline too and compares under its lock: the last attempt's decline

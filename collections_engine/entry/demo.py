@@ -8,7 +8,6 @@ the engine's ledger: who was charged, how often, and does every movement have it
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from urllib.request import Request, urlopen
 from collections_engine.domain.money import format_amount
 from collections_engine.domain.schedule import Planned
 from collections_engine.entry.loans import schedule, write_schedule
+from collections_engine.settings import child_environment
 
 DAYS = 5
 WINDOW_START = date(1997, 6, 3)  # a dense week of the real calendar
@@ -85,14 +85,15 @@ class _Demo:
         self._rows = {
             day: [p for p in planned if p.due_date + shift == day] for day in self._days
         }
-        self._env = {
-            **{k: v for k, v in os.environ.items() if not k.startswith("COLLECTIONS_")},
-            "COLLECTIONS_HOME": str(home),
-            "COLLECTIONS_SIMULATOR_URL": url,
-            "COLLECTIONS_LEASE_SECONDS": str(LEASE_SECONDS),
-            "COLLECTIONS_GATEWAY_DEADLINE_SECONDS": str(DEADLINE_SECONDS),
-            "COLLECTIONS_ENVIRONMENT": "demo",
-        }
+        self._env = child_environment(
+            {
+                "COLLECTIONS_HOME": str(home),
+                "COLLECTIONS_SIMULATOR_URL": url,
+                "COLLECTIONS_LEASE_SECONDS": str(LEASE_SECONDS),
+                "COLLECTIONS_GATEWAY_DEADLINE_SECONDS": str(DEADLINE_SECONDS),
+                "COLLECTIONS_ENVIRONMENT": "demo",
+            }
+        )
 
     def play(self) -> bool:
         """Play the week and prove it."""

@@ -13,6 +13,9 @@ from collections_engine.domain.request import CloseReason, Request, RequestState
 from collections_engine.store.db import Connection, rows_of
 from collections_engine.store.queries import query
 
+BY_HAND = "by_hand"
+"""The account in our books of payments that no provider knows: cash, a bank transfer, a cheque."""
+
 
 @dataclass(frozen=True, slots=True)
 class History:
@@ -52,6 +55,7 @@ def histories(connection: Connection, instalments: Sequence[UUID]) -> list[Histo
 
 def _history(row: Mapping[str, Any]) -> History:
     booked = {b["payment_id"]: _booked(b) for b in row["booked"]}
+    asked_for = {b["payment_id"] for b in row["booked"] if b["provider_account"] != BY_HAND}
     return History(
         instalment_id=row["instalment_id"],
         external_ref=row["external_ref"],
@@ -66,7 +70,7 @@ def _history(row: Mapping[str, Any]) -> History:
         review_reason=row["review_reason"],
         requests=tuple(_request(r, row["instalment_id"]) for r in row["requests"]),
         booked=booked,
-        payment_ids=tuple(sorted({*row["payment_ids"], *booked})),
+        payment_ids=tuple(sorted({*row["payment_ids"], *asked_for})),
     )
 
 

@@ -14,15 +14,17 @@ BEGIN
     FROM instalments i, unnest(p_instalments, p_requests, p_tokens, p_next_checks) AS a(instalment, request, token, next_check)
    WHERE i.id = a.instalment AND i.claimed_by = a.request AND i.claim_token = a.token AND i.sendings = 0
      AND r.id = a.request AND r.state = 'recorded' AND a.next_check IS NOT NULL;
-  RETURN QUERY
   UPDATE instalments i
      SET status = CASE WHEN i.outstanding_amount = 0 THEN 'paid' ELSE 'due' END,
          attempt = CASE WHEN i.outstanding_amount = 0 THEN i.attempt + 1 ELSE i.attempt END,
          claimed_by = NULL, claim_token = NULL, lease_until = NULL, in_flight_since = NULL
     FROM unnest(p_instalments, p_requests, p_tokens) AS a(instalment, request, token)
    WHERE i.id = a.instalment AND i.status = 'in_flight' AND i.claimed_by = a.request
-     AND i.claim_token = a.token AND i.sendings = 0
-  RETURNING i.id;
+     AND i.claim_token = a.token AND i.sendings = 0;
+  RETURN QUERY  -- also a release whose COMMIT answer was lost: nobody holds the row, nothing was permitted (P20)
+  SELECT i.id FROM unnest(p_instalments, p_requests) AS a(instalment, request)
+    JOIN instalments i ON i.id = a.instalment JOIN payment_requests r ON r.id = a.request
+   WHERE i.claimed_by IS NULL AND i.status IN ('due', 'paid') AND r.sendings = 0 AND r.state IN ('recorded', 'void');
 END $$;
 
 -- Stop for evidence: the row waits for a person, in flight or not, conditional on the claim (P8).

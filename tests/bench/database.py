@@ -29,9 +29,7 @@ class Server:
 
     def url(self, database: str) -> str:
         """The libpq URL of one of its databases."""
-        return embedded.ensure_running(self.home).replace(
-            f"/{embedded.DATABASE}?", f"/{database}?"
-        )
+        return embedded.ensure_running(self.home).replace(f"/{embedded.DATABASE}?", f"/{database}?")
 
     def admin(self) -> psycopg.Connection[tuple[object, ...]]:
         """A superuser's connection to the maintenance database."""
@@ -82,12 +80,12 @@ def programs() -> Path:
 
 
 def seed_engine(url: str, n: int) -> None:
-    """Migrate, and insert n due instalments as an import leaves them: mandates and accounts made."""
+    """Migrate, and insert n due instalments as an import leaves them, accounts made."""
     migrate.migrate(url)
     with db.connect(url, "bench") as connection:
         ours = interlock.check_identity(connection, "bench").identity
     with psycopg.connect(url) as c:
-        _masters(c, n)
+        masters(c, _customers(n))
         with c.cursor().copy(
             "COPY instalments (id, external_ref, customer_ref, mandate_ref, provider_account,"
             " due_date, collect_date, amount, outstanding_amount, currency) FROM STDIN"
@@ -100,7 +98,7 @@ def seed_engine(url: str, n: int) -> None:
                     (instalment_id(ours, ref), ref, f"c-{customer}", f"m-{customer}", ACCOUNT,
                      today, today, AMOUNT_MINOR, AMOUNT_MINOR, "GBP")
                 )  # fmt: skip
-    _settle_down(url)
+    settle_down(url)
 
 
 def _customers(n: int) -> int:
@@ -114,8 +112,8 @@ def _today(url: str) -> object:
     return row[0]
 
 
-def _masters(c: psycopg.Connection[tuple[object, ...]], n: int) -> None:
-    count = _customers(n)
+def masters(c: psycopg.Connection[tuple[object, ...]], count: int) -> None:
+    """The account, and so many customers with a mandate and ledger accounts each."""
     c.execute("INSERT INTO provider_accounts (name) VALUES (%s) ON CONFLICT DO NOTHING", [ACCOUNT])
     c.execute("INSERT INTO engine_control (scope) VALUES (%s) ON CONFLICT DO NOTHING", [ACCOUNT])
     c.execute("INSERT INTO customers SELECT 'c-' || g FROM generate_series(0, %s) g", [count - 1])
@@ -130,7 +128,8 @@ def _masters(c: psycopg.Connection[tuple[object, ...]], n: int) -> None:
     )
 
 
-def _settle_down(url: str) -> None:
+def settle_down(url: str) -> None:
+    """Let nothing of the seeding be left to do while something is measured."""
     with psycopg.connect(url, autocommit=True) as c:
         c.execute("VACUUM (FREEZE, ANALYZE)")
         c.execute("CHECKPOINT")
@@ -191,18 +190,18 @@ def seed_plain(url: str, n: int) -> None:
             " FROM generate_series(1, %s) g",
             [n],
         )
-    _settle_down(url)
+    settle_down(url)
 
 
 def check_plain(url: str, n: int) -> None:
-    """n paid, n attempts, 2n balanced ledger rows; raises otherwise."""
+    """All paid, n attempts, 2n balanced ledger rows; raises otherwise."""
     with psycopg.connect(url) as c:
         found = c.execute(
             "SELECT (SELECT count(*) FROM instalments WHERE status = 'paid' AND outstanding = 0),"
             " (SELECT count(*) FROM attempts WHERE status = 'succeeded'),"
             " (SELECT count(*) FROM ledger),"
-            " (SELECT COALESCE(sum(CASE direction WHEN 'D' THEN amount ELSE -amount END), 0)::bigint"
-            "   FROM ledger)"
+            " (SELECT COALESCE(sum(CASE direction WHEN 'D' THEN amount ELSE -amount END), 0)"
+            "   ::bigint FROM ledger)"
         ).fetchone()
     if found != (n, n, 2 * n, 0):
         raise SystemExit(f"INVARIANTS BROKEN in the plain tables: {found} for n = {n}")

@@ -63,9 +63,7 @@ def collect(url: str, gateway_url: str, threads: int) -> dict[str, Any]:
     with db.connect(url, "bench") as alive, db.connect(url, "bench") as connection:
         ours = interlock.check_identity(connection, "bench").identity
         gateway = SimulatorGateway(ACCOUNT, gateway_url, api_key=None, deadline_seconds=30)
-        binding.check_account(
-            connection, gateway, ours, datetime.now(UTC), without_lookup=False
-        )
+        binding.check_account(connection, gateway, ours, datetime.now(UTC), without_lookup=False)
         pool = Pool(url)
         context = _context(pool, gateway, ours, today)
         print("ready", flush=True)

@@ -51,21 +51,17 @@ class Meter:
 
     def start(self) -> Meter:
         """Begin to count."""
-        self._before = {name: tree_seconds(pid) for name, pid in self._all().items()}
+        self._before = {name: tree_seconds(pid) for name, pid in self.trees.items()}
         self._busy, self._at = busy_seconds(), time.monotonic()
         return self
 
     def stop(self) -> Meter:
         """Stop counting."""
         wall = max(time.monotonic() - self._at, 1e-6)
-        used = {n: tree_seconds(p) - self._before[n] for n, p in self._all().items()}
+        used = {name: tree_seconds(pid) - self._before[name] for name, pid in self.trees.items()}
         self.foreign = max(0.0, (busy_seconds() - self._busy - sum(used.values())) / wall)
-        self.cores = {name: used[name] / wall for name in self.trees}
+        self.cores = {name: seconds / wall for name, seconds in used.items()}
         return self
-
-    def _all(self) -> dict[str, int]:
-        """The named trees, and this process where none of them holds it (its children aside)."""
-        return dict(self.trees)
 
 
 def wait_until_quiet(limit_seconds: float) -> float:

@@ -1,7 +1,7 @@
-"""A careful job on pgqueuer, run by the peer's own Python: `peer_worker.py URL GATEWAY N IN_FLIGHT`.
+"""A careful job on pgqueuer, run by the peer's Python: `peer_worker.py URL GATEWAY N IN_FLIGHT`.
 
-Each job does what nobody may leave out: a conditional claim, the intent, the charge, the settlement.
-It enqueues all jobs and works them off; the rate includes both, as the engine's includes its pick.
+Each job does what nobody may leave out: conditional claim, intent, charge, settlement. It enqueues
+all jobs and works them off; the rate includes both, as the engine's includes its pick.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
-import aiohttp
-import asyncpg
-from pgqueuer import PgQueuer
-from pgqueuer.types import QueueExecutionMode
+import aiohttp  # type: ignore[import-not-found]  # these three are in the peer's environment
+import asyncpg  # type: ignore[import-not-found]
+from pgqueuer import PgQueuer  # type: ignore[import-not-found]
+from pgqueuer.types import QueueExecutionMode  # type: ignore[import-not-found]
 from psycopg_pool import AsyncConnectionPool
 
 CONNECTIONS = 8
@@ -96,9 +97,10 @@ async def main(url: str, gateway: str, n: int, in_flight: int) -> None:
         queuer = PgQueuer.from_asyncpg_pool(queue_pool)
         await queuer.queries.install()
 
-        @queuer.entrypoint("pay")
-        async def pay(queued) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001 - pgqueuer's
+        async def pay(queued: Any) -> None:
             await job.run(int(queued.payload))
+
+        queuer.entrypoint("pay")(pay)
 
         print("ready", flush=True)
         sys.stdin.readline()

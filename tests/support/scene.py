@@ -7,6 +7,7 @@ Both clocks move together, because a resend demands that they agree.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -36,6 +37,7 @@ class Scene:
         self.clock, self.rail, self.workers = clock, rail, workers
         self._proxies: list[Proxy] = []
         self.offset = 0.0
+        self.day = rows.DAY
 
     def seed(self, n: int = 1, **more: Any) -> list[Row]:
         """Due rows."""
@@ -72,6 +74,19 @@ class Scene:
         """The next run, once the leases are over; its summary."""
         self.after_lease()
         return self.run(**{"actor": "next-run", **more}).wait()
+
+    def next_day(self, **more: Any) -> Any:
+        """A day later, the daily run; its summary."""
+        self.advance(86_400)
+        self.day += timedelta(days=1)
+        return self.run(**{"actor": f"run {self.day}", "day": self.day, **more}).wait()
+
+    def refs(self, summary: Any) -> dict[str, tuple[str, bool]]:
+        """What a summary lists for a person: reason, and whether it names the next check."""
+        return {
+            r["external_ref"]: (r["reason"], r["next_check"] is not None)
+            for r in summary["review_rows"]
+        }
 
     def state(self, row: Row) -> dict[str, Any]:
         """The instalment now."""

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
 if TYPE_CHECKING:
     from collections_engine.store.db import Connection
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 WAIT_SECONDS = 30.0
+RACE = 4711
+"""The first key of the advisory locks that start a race."""
 _ROOT = Path(__file__).resolve().parents[2]
 Job = dict[str, Any]
 
@@ -132,6 +134,15 @@ class Workers:
         """Run `usecases.run.run`; the result is the summary's document with `exit_code`."""
         return self.start("run", database, gateway, actor=actor, kind=kind, **more)
 
+    def claim(self, database: str, dues: Sequence[Due], *, actor: str, **more: Any) -> Worker:
+        """Claim each of these once, all claimers at the same moment; the result: won or not.
+
+        Before the n-th row a claimer waits for the shared advisory lock (RACE, n): the test holds
+        it, sees with `waiting` that all have come, and lets go.
+        """
+        asked = [[str(d.instalment_id), d.attempt, d.external_ref] for d in dues]
+        return self.start("claim", database, "", actor=actor, dues=asked, **more)
+
     def start(self, what: str, database: str, gateway: str, **more: Any) -> Worker:
         """Fork a child for a job; returns when it is running."""
         with self._changed:
@@ -197,7 +208,9 @@ class Workers:
 def serve(commands: IO[str]) -> None:
     """Fork a child for each line; say when one started and how it ended."""
     import collections_engine.usecases.run
-    import tests.support.rows  # noqa: F401 - warm
+    import collections_engine.wiring
+    import psycopg_pool
+    import tests.support.rows  # noqa: F401 - what the children need is warm
 
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
@@ -251,7 +264,7 @@ def _child(job: Job) -> None:
     answer: dict[str, Any]
     try:
         os.dup2(2, 1)
-        answer = {"result": {"collect": _collect, "run": _run}[job["what"]](job)}
+        answer = {"result": {"collect": _collect, "run": _run, "claim": _claim}[job["what"]](job)}
     except BaseException:  # noqa: BLE001 - told to the test that started it
         answer = {"traceback": traceback.format_exc()}
     path = Path(job["result"])
@@ -261,11 +274,15 @@ def _child(job: Job) -> None:
 
 
 def _context(job: Job, source: Any) -> tuple[Context, threading.Event]:
+    from collections_engine.usecases import steps
+    from collections_engine.usecases.context import Limits
     from tests.support import rows
 
+    if "retry_seconds" in job:  # how long a step goes on trying; a test need not wait for all of it
+        steps.retrying.__defaults__ = (job["retry_seconds"],)
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    limits = rows.Limits(
+    limits = Limits(
         lease=timedelta(seconds=job.get("lease", rows.LIMITS.lease.total_seconds())),
         deadline=timedelta(seconds=job.get("deadline", rows.LIMITS.deadline.total_seconds())),
     )
@@ -312,15 +329,32 @@ def _collect(job: Job) -> list[list[str]]:
     from tests.support import rows
 
     context, _ = _context(job, _Lent(job["database"], job["actor"]))
-    barrier = job.get("barrier")
-    if barrier is not None:  # all the racers wait for this file, then go at once
-        wait_until(Path(barrier).exists)
     outcomes = []
     for instalment, attempt, ref in job["dues"]:
         due = Due(UUID(instalment), attempt, rows.DAY, rows.ACCOUNT, 0, "GBP", ref)
         outcome = collect(due, context)
         outcomes.append([str(outcome.kind), outcome.reason])
     return outcomes
+
+
+def _claim(job: Job) -> list[bool]:
+    from collections_engine.domain.claim import ClaimAsk
+    from collections_engine.store import claims
+    from tests.support import rows
+
+    won = []
+    source = _Lent(job["database"], job["actor"])
+    for n, (instalment, attempt, _) in enumerate(job["dues"]):
+        ask = ClaimAsk(UUID(instalment), attempt, uuid4(), rows.IDENTITY)
+
+        def race(connection: Connection, ask: ClaimAsk = ask, n: int = n) -> bool:
+            connection.execute("SELECT pg_advisory_lock_shared(%s, %s)", (RACE, n))
+            found = claims.claim(connection, [ask], day=rows.DAY, lease=rows.LIMITS.lease)
+            connection.execute("SELECT pg_advisory_unlock_shared(%s, %s)", (RACE, n))
+            return found != [None]
+
+        won.append(source.run(race))
+    return won
 
 
 def _run(job: Job) -> Any:

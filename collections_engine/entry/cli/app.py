@@ -27,10 +27,14 @@ For authors of commands. A file under `entry/cli/` holds one click command or gr
 
 from __future__ import annotations
 
+import io
+import os
+import pwd
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -104,9 +108,6 @@ def example(*lines: str) -> str:
 
 def person() -> str:
     """Return the operating-system user behind this process, whom no option can change."""
-    import os
-    import pwd
-
     number = os.getuid()
     try:
         return f"os:{pwd.getpwuid(number).pw_name}"
@@ -148,9 +149,7 @@ def open_engine(
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command and return the exit code; every error becomes a text without secrets."""
-    for stream in (sys.stdout, sys.stderr):  # UTF-8 whatever the locale: cron has LANG=C
-        if stream is not None and hasattr(stream, "reconfigure"):
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    _prepare_streams()
     as_json = "--json" in arguments
     try:
         result = root.main(list(arguments), prog_name=PROGRAM, standalone_mode=False)
@@ -171,6 +170,17 @@ def run(arguments: Sequence[str]) -> int:
             return known.exit_code
         _report("unexpected", _unexpected(error), UNEXPECTED, as_json=as_json)
         return UNEXPECTED
+
+
+def _prepare_streams() -> None:
+    """UTF-8 whatever the locale (cron has LANG=C); a closed stream must not spoil an exit code."""
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def _known(error: Exception) -> EngineError | None:

@@ -37,7 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "simulator": ("simulator:simulator", "Serve the gateway simulator."),
     "completion": ("completion:completion", "Print the shell completion script."),
 }
-"""Name -> (`file:object` below this folder, summary); a command without its file is not shown."""
+"""Name -> (`file:object` in this folder, summary); a command without its file is not shown."""
 
 
 def available() -> dict[str, tuple[str, str]]:
@@ -64,7 +64,7 @@ def overview() -> str:
         "Options:\n"
         "  --version  Show the version.\n"
         "  --help     Show this text; `collections COMMAND --help` shows a command's.\n\n"
-        "Every command takes --json: one JSON document on standard output, logs on standard error.\n"
+        "Every command takes --json: one JSON document on standard output, logs elsewhere.\n"
         "Exit codes: 0 done, 1 unexpected fault, 2 usage or settings, 3 something needs a person,\n"
         "4 refused by a guard, 75 a dependency is unreachable for now (run again).\n\n"
         "Example:\n"

@@ -115,7 +115,10 @@ def adopt(
         raise click.UsageError("give --as clone, --as restore, or --account NAME [--separate ID].")
     if not reason.strip():
         raise click.UsageError("--reason is empty.")
+    from collections_engine import telemetry
+
     done = _adopt(adopted_as, account, separate, reason, actor)
+    telemetry.get_logger().info("identity.adopted", identity=done.identity, adopted=done.adopted_as)
     emit(done, fields(
         {
             "identity": done.identity,

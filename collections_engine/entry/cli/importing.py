@@ -55,8 +55,13 @@ def import_command(
         decimal_comma=decimal_comma,
         day_first=day_first,
     )
+    source: Path | BinaryIO = file
+    if str(file) == "-":
+        if sys.stdin is None:
+            raise click.UsageError("standard input is closed.")
+        source = sys.stdin.buffer
     with open_engine(readonly=dry_run, need_gateways=True) as engine:
-        report = _import(engine, sys.stdin.buffer if str(file) == "-" else file, options)
+        report = _import(engine, source, options)
     emit(_document(report), *_shown(report))
     return NEEDS_A_PERSON if report.rejected else 0
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,6 +57,7 @@ class Asked:
 def shared_options(function: Function) -> Function:
     """Add the options; the function gets them as one `asked`."""
 
+    @wraps(function)  # carries the options over that were added to the function before
     def wrapped(**given: Any) -> Any:
         asked = Asked(
             day=given.pop("day"),
@@ -73,8 +75,6 @@ def shared_options(function: Function) -> Function:
             raise click.UsageError("--plan stands alone: it charges nothing, like a dry run.")
         return function(asked=asked, **given)
 
-    wrapped.__doc__ = function.__doc__
-    wrapped.__name__ = function.__name__
     path = click.Path(dir_okay=False, path_type=Path)
     decorated: Any = wrapped
     for option in reversed(

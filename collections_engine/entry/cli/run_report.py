@@ -57,7 +57,7 @@ def shown_picks(
 def shown_summary(document: Mapping[str, Any], exit_code: int) -> None:
     """Print what a run did, and what needs a person."""
     amounts = document["amounts"]
-    currencies = list(amounts)
+    currencies, day = list(amounts), document["business_date"]
     rows = [
         (
             kind,
@@ -72,8 +72,7 @@ def shown_summary(document: Mapping[str, Any], exit_code: int) -> None:
     head = ["outcome", "count", *(["amount"] * len(currencies))]
     shown: list[Table | str] = [
         table(head, [*rows, ("picked", document["picked"], *[""] * len(currencies))]),
-        f"Run {document['run_id']} as of {document['business_date']}, took"
-        + f" {document['duration_seconds']} s.",
+        f"Run {document['run_id']} of {day}, {document['duration_seconds']} s.",
     ]
     if document["review_rows"]:
         listed = [
@@ -81,9 +80,9 @@ def shown_summary(document: Mapping[str, Any], exit_code: int) -> None:
         ]
         shown.append(table(["external_ref", "reason", "next check"], listed, "Left in flight"))
     if document["waiting"]:
-        listed = [(r["external_ref"], r["frees_up"]) for r in document["waiting"]]
+        leased = [(r["external_ref"], r["frees_up"]) for r in document["waiting"]]
         title = "Leased by another worker (recover --wait waits for them)"
-        shown.append(table(["external_ref", "frees up"], listed, title))
+        shown.append(table(["external_ref", "frees up"], leased, title))
     shown.extend(_remarks(document, exit_code))
     emit(document, *shown)
 

@@ -131,7 +131,7 @@ def _go(asked: Asked, kind: str, first: date | None, last: date | None) -> int:
             max_amounts=asked.max_amounts,
             concurrency=asked.concurrency or engine.settings.concurrency,
             join=asked.join,
-            capped=bool(engine.settings.caps),
+            capped=bool(engine.settings.caps) or plan is not None,
             chosen=plan.has if plan else lambda _: True,
         )
         return (

@@ -154,13 +154,10 @@ class Settings(_Frozen):
 
     def secret_texts(self) -> frozenset[str]:
         """Every secret as a text, for whoever must keep them out of what is written."""
-        found = set[str]()
-        if self.database_url:
-            found |= passwords_in(self.database_url.get_secret_value())
-        for account in self.provider_accounts.values():
-            for secret in (account.api_key, account.webhook_secret):
-                found |= {secret.get_secret_value()} if secret else set()
-        return frozenset(found)
+        url = self.database_url.get_secret_value() if self.database_url else ""
+        accounts = self.provider_accounts.values()
+        held = [secret for a in accounts for secret in (a.api_key, a.webhook_secret) if secret]
+        return frozenset(passwords_in(url) | {secret.get_secret_value() for secret in held})
 
 
 def passwords_in(url: str) -> set[str]:
@@ -207,9 +204,8 @@ class _Reader:
     def read(self) -> Settings:
         table = self._file()
         values: dict[str, Any] = {}
-        for key in table:
-            if key not in _KEYS:
-                self._unknown(f"the TOML key {key}", key, _KEYS)
+        for key in sorted(set(table) - set(_KEYS)):
+            self._unknown(f"the TOML key {key}", key, _KEYS)
         for key in _SIMPLE:
             variable = PREFIX + key.upper()
             if variable in self.env:
@@ -364,8 +360,8 @@ class _Reader:
     def _check_variables(self, accounts: Mapping[str, Any]) -> None:
         known = {PREFIX + name for name in (*(k.upper() for k in _SIMPLE), *_OTHER)}
         for name in (*accounts, SIMULATOR):
-            for kind in _SECRET_KINDS:
-                known |= {_variable(name, kind), f"{_variable(name, kind)}_FILE"}
+            own = {_variable(name, kind) for kind in _SECRET_KINDS}
+            known |= own | {f"{variable}_FILE" for variable in own}
         for name in sorted(self.env):
             if name.startswith(PREFIX) and not name.startswith(TEST_PREFIX) and name not in known:
                 self._unknown(f"the variable {name}", name, sorted(known))
@@ -394,8 +390,7 @@ def _variable(account: str, kind: str) -> str:
 def _default_home(environment: Mapping[str, str]) -> Path:
     if os.geteuid() == 0:
         return Path("/var/lib/collections")
-    state = environment.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(state) / "collections"
+    return Path(environment.get("XDG_STATE_HOME") or "~/.local/state") / "collections"
 
 
 def child_environment(values: Mapping[str, str]) -> dict[str, str]:

@@ -41,8 +41,12 @@ class RailContract:
     lookup: LookupKind = LookupKind.NONE
     lookup_lag: timedelta = timedelta(seconds=60)
     in_flight_bound: timedelta = timedelta(hours=24)
-    bounds_declared: bool = False
-    """Whether in-flight bound and lookup lag were declared, not assumed (P13, P17)."""
+    bound_declared: bool = False
+    """Whether the rail itself declared its in-flight bound (P13, P17)."""
+    lag_declared: bool = False
+    """Whether the rail itself declared its lookup lag, or that it has none."""
+    bound_configured: timedelta = timedelta(0)
+    """A bound that the settings add; it only ever makes the contract stricter."""
     list_by_mandate: bool = False
     lists_by_time: bool = False
     prepared_objects: bool = False
@@ -52,6 +56,11 @@ class RailContract:
     movements: bool = False
     reversal_window: timedelta = timedelta(days=400)
 
+    @property
+    def bounds_declared(self) -> bool:
+        """Whether both bounds were declared, not assumed (P13, P17)."""
+        return self.bound_declared and self.lag_declared
+
     def resend_margin(self, lease: timedelta, deadline: timedelta) -> timedelta:
         """Return what is taken off the key's life before a resend (P4).
 
@@ -59,8 +68,8 @@ class RailContract:
         for the bound; the margin always exceeds lease + deadline + in-flight bound.
         """
         bound = self.in_flight_bound
-        if self.keys is Keys.REPLAY and not self.bounds_declared:
-            bound = self.key_retention / 2
+        if self.keys is Keys.REPLAY and not self.bound_declared:
+            bound = max(self.key_retention / 2, self.bound_configured)
         return lease + deadline + bound + timedelta(seconds=1)
 
     def resend_window(self, lease: timedelta, deadline: timedelta) -> timedelta:
@@ -106,6 +115,11 @@ class ProviderPayment:
     confirmable: bool = False
     """Declined, but a prepared object that could be confirmed again until it is voided."""
     external_ref: str | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Provider account and payment id."""
+        return self.provider_account, self.payment_id
 
     @property
     def definitively_declined(self) -> bool:

@@ -39,6 +39,10 @@ class Source(StrEnum):
     PERSON = "person"
 
 
+BY_HAND = "by_hand"
+"""The account in our books of money that came past every provider: cash, a transfer, a cheque."""
+
+
 @dataclass(frozen=True, slots=True)
 class Retry:
     """What dunning allows after a decline: the next collect date, and up to how many declines."""

@@ -30,6 +30,7 @@ from collections_engine.domain.gateway import (
     RailContract,
 )
 from collections_engine.domain.outcome import (
+    BY_HAND,
     NO_RETRY,
     Booked,
     Fact,
@@ -39,7 +40,7 @@ from collections_engine.domain.outcome import (
     fact,
     provider_net,
 )
-from collections_engine.domain.request import CloseReason, Request, RequestState
+from collections_engine.domain.request import CloseReason, PaymentKey, Request, RequestState
 
 MAX_SENDINGS = 5
 CLOCK_TOLERANCE = timedelta(minutes=2)
@@ -51,7 +52,7 @@ class Situation:
 
     request: Request
     others: tuple[Request, ...]
-    booked: Mapping[str, Booked]
+    booked: Mapping[PaymentKey, Booked]
     outstanding_minor: int
     currency: str
     mandate_ref: str
@@ -72,11 +73,20 @@ class Situation:
     def owner(self, payment: ProviderPayment) -> Request | None:
         """Return the request whose payment this is; None: by hand, or not ours (Names)."""
         for request in (self.request, *self.others):
-            if payment.request_id == request.id or payment.payment_id in request.payment_ids:
+            if payment.request_id == request.id or payment.key in request.own_payments:
                 return request
-            if payment.payment_id == request.provider_object_id:
+            if payment.key == (request.provider_account, request.provider_object_id):
                 return request
+            named = payment.key in request.named_payments and payment.request_id is None
+            if named and payment.reference == request.reference:
+                return request  # an answer to its key has named it, and it carries our reference
         return None
+
+    def not_shown(self, payments: Sequence[ProviderPayment]) -> list[str]:
+        """Return the ids of payments ever recorded that this lookup does not show (P2)."""
+        requests = (self.request, *self.others)
+        expected = {k for r in requests for k in (*r.own_payments, *r.named_payments)}
+        return sorted(i for a, i in expected - {p.key for p in payments} if a != BY_HAND)
 
     def ours_by_reference(self, payment: ProviderPayment) -> bool:
         """Whether the payment carries the reference of one of this instalment's requests."""
@@ -89,10 +99,12 @@ def decide(s: Situation, lookup: Lookup) -> Decision:
         return Settle(facts)
     if stop := _evidence_against(s, lookup):
         return stop
+    if missing := s.not_shown(lookup.payments):
+        return Stop(StopReason.LOOKUP_INCOMPLETE, review=False, detail=", ".join(missing))
     if not lookup.complete:
         return Stop(StopReason.LOOKUP_INCOMPLETE, review=False, detail=lookup.fault or "")
     if s.contract.lookup is LookupKind.NONE and not s.books_stand_for_lookup:
-        return Stop(StopReason.NO_LOOKUP, review=False)
+        return Stop(StopReason.NO_LOOKUP, review=s.request.permitted)
     if not s.request.open:
         return Stop(StopReason.REQUEST_CLOSED, review=True)
     own = [p for p in lookup.payments if s.owner(p) is s.request]
@@ -132,7 +144,7 @@ def unbooked(s: Situation, payments: Sequence[ProviderPayment]) -> tuple[Fact, .
 
 
 def _unbooked_of(s: Situation, p: ProviderPayment) -> list[Fact]:
-    booked = s.booked.get(p.payment_id, Booked(p.payment_id))
+    booked = s.booked.get(p.key, Booked(p.payment_id))
     owner = s.owner(p)
     own = owner.id if owner else None
     kinds: list[tuple[FactKind, int | None]] = []
@@ -143,7 +155,7 @@ def _unbooked_of(s: Situation, p: ProviderPayment) -> list[Fact]:
             kinds.append((FactKind.REFUNDED, p.refunded_minor))
         if p.disputed and not booked.dispute_open:
             kinds.append((FactKind.DISPUTE_OPENED, p.amount_minor - p.refunded_minor))
-        if not p.disputed and booked.dispute_open:
+        if not p.disputed and booked.dispute_open and s.contract.lookup is LookupKind.STRONG:
             kinds.append((FactKind.DISPUTE_WON, booked.disputed_minor))
     elif p.status is PaymentStatus.DECLINED and booked.collected_minor is not None:
         lost = p.disputed or p.decline_code == "dispute_lost"
@@ -168,7 +180,7 @@ def _unbooked_of(s: Situation, p: ProviderPayment) -> list[Fact]:
 
 def _known(s: Situation, p: ProviderPayment) -> bool:
     """P9: in our ledger, our net equal to the provider's, nothing pending, and never again."""
-    booked = s.booked.get(p.payment_id)
+    booked = s.booked.get(p.key)
     if booked is None or booked.collected_minor is None or p.status is PaymentStatus.PENDING:
         return False
     if booked.misfit and not booked.decided:
@@ -223,7 +235,7 @@ def _stop_for_live(s: Situation, live: Sequence[ProviderPayment]) -> Stop:
         return Stop(StopReason.SEVERAL_LIVE_PAYMENTS, review=True, detail=ids)
     if live[0].disputed:
         return Stop(StopReason.OPEN_DISPUTE, review=True, detail=ids)
-    if live[0].payment_id in s.booked:
+    if live[0].key in s.booked:
         return Stop(StopReason.BOOKS_DIFFER, review=True, detail=ids)
     return Stop(StopReason.LIVE_PAYMENT, review=True, detail=ids)
 
@@ -259,10 +271,13 @@ def _has_proven_end(s: Situation, other: Request, lookup: Lookup) -> bool:
         proven = {CloseReason.PROVIDER_DECLINED, CloseReason.VERDICT_NOT_COLLECTED}
         return other.close_reason in proven or (refused and other.refusal_freed)
     if other.state is RequestState.COLLECTED:
-        mine = [b for b in s.booked.values() if b.payment_id in other.payment_ids]
+        mine = [b for key, b in s.booked.items() if key in other.own_payments]
         shown = [p for p in lookup.payments if s.owner(p) is other]
         if not mine or not all(_known(s, p) for p in shown):
             return False
+        fetched = {p.payment_id for p in shown}
+        if not s.books_stand_for_lookup and not all(b.payment_id in fetched for b in mine):
+            return False  # Known means fetched now (P9)
         reversed_for_good = all(b.net_minor == 0 and not b.dispute_open for b in mine)
         return other.rest_released or reversed_for_good
     return False

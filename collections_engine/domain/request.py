@@ -14,6 +14,9 @@ from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
+PaymentKey = tuple[str, str]
+"""(provider account, payment id): two accounts may use the same id for two payments."""
+
 IDENTITY_PATTERN = re.compile(r"[a-z2-7]{16}")
 REFERENCE_PATTERN = re.compile(r"([a-z2-7]{16})-([0-9a-f]{32})")
 
@@ -101,8 +104,10 @@ class Request:
     provider_object_id: str | None = None
     not_processed: int = 0
     """How many sendings have their `NotProcessed` answer (one per permit id)."""
-    payment_ids: frozenset[str] = frozenset()
-    """Provider payments that an answer to this request's key, or its object, has named."""
+    own_payments: frozenset[PaymentKey] = frozenset()
+    """Payments that a fact has proven to be this request's."""
+    named_payments: frozenset[PaymentKey] = frozenset()
+    """Payments that an answer to this request's key has named: to be asked for, not yet proven."""
 
     @property
     def open(self) -> bool:

@@ -159,12 +159,12 @@ class SimulatorChannel:
         headers = {"Idempotency-Key": key, "Content-Type": "application/json"}
         try:
             reply = self._http.exchange("POST", "/v1/payments", deadline, body, headers)
+            return wire.answer(reply, self._gateway.name, represents=represents)
         except DeadlinePassed:
             return Answer(AnswerKind.NOT_SENT, word="deadline_passed")
         except Exception as error:
             self._http.close()
             return Answer(AnswerKind.AMBIGUOUS, word=type(error).__name__[:64])
-        return wire.answer(reply, self._gateway.name, represents=represents)
 
     def lookup(self, question: LookupQuestion) -> Lookup:
         """Ask by reference, by mandate where the rail can, and by every id ever recorded (P2)."""

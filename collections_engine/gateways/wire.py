@@ -23,6 +23,7 @@ from collections_engine.domain.gateway import (
 )
 from collections_engine.gateways.http import Reply
 
+CURRENCY = re.compile(r"[A-Z]{3}")
 CODE = re.compile(r"[a-z0-9_]{1,64}")
 STATUS_WORDS = {
     "collected": PaymentStatus.COLLECTED,
@@ -55,7 +56,7 @@ def _refuse(text: str) -> Any:
 
 def _text(document: Mapping[str, Any], name: str, limit: int = 255) -> str:
     value = document.get(name)
-    if not isinstance(value, str) or not 0 < len(value) <= limit or "\0" in value:
+    if not isinstance(value, str) or not 0 < len(value) <= limit or not value.isprintable():
         raise Malformed(f"field {name}")
     return value
 
@@ -90,12 +91,15 @@ def payment(document: Any, account: str, *, represents: bool) -> ProviderPayment
     if not isinstance(disputed, bool):
         raise Malformed("field disputed")
     external_ref = metadata.get("external_ref")
+    amount, currency = _minor(document, "amount"), _text(document, "currency", 3)
+    if amount == 0 or not CURRENCY.fullmatch(currency):
+        raise Malformed("amount or currency")
     return ProviderPayment(
         provider_account=account,
         payment_id=_text(document, "id", 128),
         reference=_text(document, "reference"),
-        amount_minor=_minor(document, "amount"),
-        currency=_text(document, "currency", 3),
+        amount_minor=amount,
+        currency=currency,
         mandate_ref=_text(document, "mandate"),
         status=status,
         decline_code=code if isinstance(code, str) and CODE.fullmatch(code) else None,
@@ -121,9 +125,10 @@ def _request_id(value: Any) -> UUID | None:
 def provider_time(reply: Reply) -> datetime | None:
     """Read the Date header; None when it is absent or unreadable."""
     try:
-        return parsedate_to_datetime(reply.headers["date"])
+        moment = parsedate_to_datetime(reply.headers["date"])
     except (KeyError, ValueError, TypeError):
         return None
+    return moment if moment.tzinfo is not None else None
 
 
 def answer(reply: Reply, account: str, *, represents: bool) -> Answer:
@@ -136,7 +141,7 @@ def answer(reply: Reply, account: str, *, represents: bool) -> Answer:
     }
     if reply.status in (200, 201):
         return _answered(reply, account, evidence, represents=represents)
-    if reply.status == 429:
+    if reply.status == 429 and "retry-after" in reply.headers:
         return Answer(
             AnswerKind.NOT_PROCESSED, word="rate_limited", retry_after=_retry_after(reply), **evidence
         )
@@ -155,7 +160,10 @@ def _answered(
     except Malformed:
         return Answer(AnswerKind.AMBIGUOUS, word="malformed_payment", **evidence)
     if found.status is PaymentStatus.UNKNOWN:
-        return Answer(AnswerKind.AMBIGUOUS, word="unlisted_status", **evidence)
+        named = found.payment_id
+        return Answer(
+            AnswerKind.AMBIGUOUS, word="unlisted_status", named_payment_id=named, **evidence
+        )
     fields = {"status": found.status.value}
     if found.decline_code:
         fields["decline_code"] = found.decline_code
@@ -198,9 +206,9 @@ def _retry_after(reply: Reply) -> timedelta | None:
 def contract(caps: Mapping[str, Any]) -> RailContract:
     """Read the announced capabilities with the wire's own defaults for what is absent."""
     replays = caps.get("idempotency_keys") is True
-    word = caps.get("keys", "replay" if replays else "none")
+    word = str(caps.get("keys", "replay" if replays else "none"))
     keys = Keys(word) if word in {k.value for k in Keys} else Keys.NONE
-    lookup = caps.get("lookup", "lagging")
+    lookup = str(caps.get("lookup", "lagging"))
     lag, bound = caps.get("lookup_lag_seconds"), caps.get("in_flight_bound_seconds")
     kind = LookupKind(lookup) if lookup in {k.value for k in LookupKind} else LookupKind.NONE
     return RailContract(
@@ -210,7 +218,8 @@ def contract(caps: Mapping[str, Any]) -> RailContract:
         lookup=kind,
         lookup_lag=timedelta(seconds=_seconds(lag, 60)),
         in_flight_bound=timedelta(seconds=_seconds(bound, 86_400)),
-        bounds_declared=_declared(bound) and (_declared(lag) or kind is LookupKind.STRONG),
+        bound_declared=_declared(bound),
+        lag_declared=_declared(lag) or kind is LookupKind.STRONG,
         list_by_mandate=caps.get("list_by_mandate") is True,
         lists_by_time=True,
         prepared_objects=False,  # this adapter charges by key; it does not drive payment objects
@@ -249,6 +258,7 @@ def stricter(announced: RailContract, settings: Mapping[str, Any]) -> RailContra
         key_retention=min(a.key_retention, retention),
         lookup_lag=max(a.lookup_lag, lag),
         in_flight_bound=max(a.in_flight_bound, bound),
+        bound_configured=timedelta(seconds=settings.get("in_flight_bound_seconds", 0)),
         replays_5xx=a.replays_5xx and bool(settings.get("replays_5xx", True)),
         represents=a.represents or bool(settings.get("represents", False)),
     )

@@ -42,9 +42,10 @@ def claim(
         if error.sqlstate in ("CE001", "23505"):
             raise SecondOpenRequest(", ".join(str(a.instalment_id) for a in asks)) from error
         raise
-    claims = {row["instalment_id"]: row for row in rows}
+    won = {(row["instalment_id"], row["claim_token"]): row for row in rows}
     return [
-        _claim(claims[a.instalment_id]) if a.instalment_id in claims else None for a in asks
+        _claim(won[a.instalment_id, a.token]) if (a.instalment_id, a.token) in won else None
+        for a in asks
     ]
 
 

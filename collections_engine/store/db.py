@@ -26,7 +26,7 @@ class UnknownCommit(psycopg.OperationalError):
     """The server warned while a step was committing: whether it lasts is unknown."""
 
 
-def connect(url: str, actor: str, *, lock_timeout_seconds: float = 20.0) -> Connection:
+def connect(url: str, actor: str, *, lock_timeout_seconds: float = 5.0) -> Connection:
     """Open one autocommit connection with the engine's session settings."""
     connection = psycopg.connect(url, autocommit=True, row_factory=dict_row, connect_timeout=10)
     configure(connection, actor, lock_timeout_seconds=lock_timeout_seconds)
@@ -37,7 +37,7 @@ def configure(
     connection: Connection,
     actor: str,
     *,
-    lock_timeout_seconds: float = 20.0,
+    lock_timeout_seconds: float = 5.0,
     by_index: bool = False,
 ) -> None:
     """Set what every session needs: actor, UTC, lock timeout, full durability, warning watch.
@@ -111,6 +111,11 @@ def transient(error: BaseException) -> bool:
             isinstance(error, psycopg.OperationalError) and (state is None or state[:2] == "08")
         )
     return False
+
+
+def refused(error: BaseException) -> bool:
+    """Whether the database refused the data itself (class 22 or 23): again would not help."""
+    return isinstance(error, psycopg.Error) and (error.sqlstate or "")[:2] in ("22", "23")
 
 
 def connection_lost(error: BaseException) -> bool:

@@ -8,13 +8,12 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from collections_engine.domain.outcome import Booked
-from collections_engine.domain.request import CloseReason, Request, RequestState
+from collections_engine.domain.outcome import BY_HAND, Booked
+from collections_engine.domain.request import CloseReason, PaymentKey, Request, RequestState
 from collections_engine.store.db import Connection, rows_of
 from collections_engine.store.queries import query
 
-BY_HAND = "by_hand"
-"""The account in our books of payments that no provider knows: cash, a bank transfer, a cheque."""
+__all__ = ["BY_HAND", "History", "histories"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +32,9 @@ class History:
     provider_account: str
     review_reason: str | None
     requests: tuple[Request, ...]
-    booked: Mapping[str, Booked]
-    payment_ids: tuple[str, ...]
+    booked: Mapping[PaymentKey, Booked]
+    payments: tuple[PaymentKey, ...]
+    """Every payment ever recorded for it at a provider account."""
 
     def request(self, request_id: UUID) -> Request | None:
         """Return one of the requests."""
@@ -54,8 +54,8 @@ def histories(connection: Connection, instalments: Sequence[UUID]) -> list[Histo
 
 
 def _history(row: Mapping[str, Any]) -> History:
-    booked = {b["payment_id"]: _booked(b) for b in row["booked"]}
-    asked_for = {b["payment_id"] for b in row["booked"] if b["provider_account"] != BY_HAND}
+    booked = {(b["provider_account"], b["payment_id"]): _booked(b) for b in row["booked"]}
+    recorded = {*_keys(row["payments"]), *booked}
     return History(
         instalment_id=row["instalment_id"],
         external_ref=row["external_ref"],
@@ -70,7 +70,7 @@ def _history(row: Mapping[str, Any]) -> History:
         review_reason=row["review_reason"],
         requests=tuple(_request(r, row["instalment_id"]) for r in row["requests"]),
         booked=booked,
-        payment_ids=tuple(sorted({*row["payment_ids"], *asked_for})),
+        payments=tuple(sorted(key for key in recorded if key[0] != BY_HAND)),
     )
 
 
@@ -87,6 +87,10 @@ def _booked(b: Mapping[str, Any]) -> Booked:
         misfit=b["misfit"],
         decided=b["decided"],
     )
+
+
+def _keys(pairs: Sequence[Sequence[str]]) -> frozenset[PaymentKey]:
+    return frozenset((account, payment) for account, payment in pairs)
 
 
 def _time(text: str | None) -> datetime | None:
@@ -113,5 +117,6 @@ def _request(r: Mapping[str, Any], instalment: UUID) -> Request:
         rest_released=r["rest_released"],
         provider_object_id=r["provider_object_id"],
         not_processed=r["not_processed"],
-        payment_ids=frozenset(r["payment_ids"]),
+        own_payments=_keys(r["own"]),
+        named_payments=_keys(r["named"]),
     )

@@ -36,6 +36,7 @@ def collect(due: Due, context: Context) -> Outcome:
     """Collect one instalment once, or say why not. Never raises for what a gateway does."""
     ask = ClaimAsk(due.instalment_id, due.attempt, context.new_id(), context.identity)
     claimed: Claim | None = None
+    may_send = True  # one permit at most in one call: what is not understood waits (P5, P7)
     for _ in range(MAX_ROUNDS):
         try:
             claim = context.steps.claim(ask)
@@ -46,17 +47,18 @@ def collect(due: Due, context: Context) -> Outcome:
             return recording.not_ours(due, ask, claimed, context)
         claimed = claim
         try:
-            outcome = _proceed(claim, context)
+            outcome = _proceed(claim, context, may_send=may_send)
         except BaseException:
             recording.give_back(claim, context)  # a permitted row stays in flight: P8
             raise
         if not isinstance(outcome, Again):
             return outcome
+        may_send = may_send and not outcome.sent
     assert claimed is not None
-    return recording.leave(claimed, context, "looked_again_too_often")
+    return recording.review(claimed, context, "looked_again_too_often")
 
 
-def _proceed(claim: Claim, context: Context) -> Outcome | Again:
+def _proceed(claim: Claim, context: Context, *, may_send: bool) -> Outcome | Again:
     account = claim.request.provider_account
     gateway = context.channels.gateway(account)
     if gateway is None or account in context.stopped_accounts or context.stopping():
@@ -89,9 +91,11 @@ def _proceed(claim: Claim, context: Context) -> Outcome | Again:
             case AwaitBank(payment, own):
                 if own:
                     return recording.apply(claim, FactKind.ACCEPTED, payment, view, context)
-                return recording.leave(claim, context, "by_hand_payment_pending")
+                return recording.await_by_hand(claim, payment, view, context)
             case Void(payment):
                 return recording.review(claim, context, "object_not_voided", payment.payment_id)
+            case Send() | Resend() if not may_send:
+                return recording.leave(claim, context, "answer_not_understood")
             case Send():
                 return _send(claim, 0, view, channel, context)
             case Resend(seen):

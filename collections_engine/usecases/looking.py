@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -14,8 +15,9 @@ from collections_engine.domain.gateway import (
     ProviderPayment,
     RailContract,
 )
+from collections_engine.domain.outcome import BY_HAND
 from collections_engine.domain.reconcile import Situation
-from collections_engine.domain.request import Request
+from collections_engine.domain.request import PaymentKey, Request
 from collections_engine.store.history import History
 from collections_engine.usecases.context import Context
 
@@ -34,11 +36,16 @@ def look_up(
     One account that cannot be asked makes the whole lookup incomplete.
     """
     started = time.monotonic()
-    requests = (request, *(r for r in (history.requests if history else ()) if r.id != request.id))
-    accounts = list(dict.fromkeys(r.provider_account for r in requests))
+    own = (history.request(request.id) if history else None) or request
+    requests = (own, *(r for r in (history.requests if history else ()) if r.id != own.id))
+    recorded = {k for r in requests for k in (*r.own_payments, *r.named_payments)}
+    recorded |= {(r.provider_account, r.provider_object_id) for r in requests if r.provider_object_id}
+    recorded |= set(history.payments if history else ())
+    recorded = {key for key in recorded if key[0] != BY_HAND}
+    accounts = [*(r.provider_account for r in requests), *sorted({key[0] for key in recorded})]
     parts = [
-        _ask(context, account, request, requests, external_ref, history, channel)
-        for account in accounts
+        _ask(context, account, own, requests, external_ref, recorded, channel)
+        for account in dict.fromkeys(accounts)
     ]
     merged = replace(_merge(parts), began_at=now)
     return merged, now + timedelta(seconds=time.monotonic() - started)
@@ -50,19 +57,15 @@ def _ask(
     request: Request,
     requests: tuple[Request, ...],
     external_ref: str,
-    history: History | None,
+    recorded: AbstractSet[PaymentKey],
     channel: Channel,
 ) -> Lookup:
     theirs = [r for r in requests if r.provider_account == account]
-    recorded = {p for r in theirs for p in r.payment_ids}
-    recorded |= {r.provider_object_id for r in theirs if r.provider_object_id}
-    if history and account == request.provider_account:
-        recorded |= {i for i in history.payment_ids if not i.startswith("verdict:")}
     question = LookupQuestion(
         references=tuple(dict.fromkeys(r.reference for r in theirs)),
         external_ref=external_ref,
         mandate_refs=tuple(dict.fromkeys(r.mandate_ref for r in theirs)),
-        payment_ids=tuple(sorted(recorded)),
+        payment_ids=tuple(sorted(i for owner, i in recorded if owner == account)),
         identity=context.identity,
     )
     if account == request.provider_account:

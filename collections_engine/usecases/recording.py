@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from typing import assert_never
 from uuid import UUID
@@ -19,15 +20,22 @@ from collections_engine.domain.gateway import (
 )
 from collections_engine.domain.outcome import Fact, FactKind, Source, fact
 from collections_engine.domain.reconcile import Situation
+from collections_engine.store import db
 from collections_engine.store.settlement import Item, Settled
 from collections_engine.usecases.context import Context, Due, Kind, Outcome
 
 
+@dataclass(frozen=True, slots=True)
 class Again:
     """Something was booked or moved: claim and look again (P3, P4)."""
 
+    sent: bool = False
+    """A permit was used in this call: it does not ask for another."""
+
 
 AGAIN = Again()
+AGAIN_AFTER_SENDING = Again(sent=True)
+NEWS = frozenset({"applied", "suspense", "conflict", "review"})
 
 
 def about(row: Due | Claim) -> tuple[UUID, int, str]:
@@ -78,12 +86,35 @@ def not_ours(due: Due, ask: ClaimAsk, claimed: Claim | None, context: Context) -
     return Outcome(kind, row.review_reason or "settled_from_lookup", *about(claimed), claimed=True)
 
 
-def book(claim: Claim, facts: Sequence[Fact], context: Context) -> Again:
-    """Book what the provider's books hold and ours do not; then P1 again."""
+def book(claim: Claim, facts: Sequence[Fact], context: Context) -> Outcome | Again:
+    """Book what the provider's books hold and ours do not; then P1 again.
+
+    Facts that change nothing, or cannot be stored, would be found again for ever: a person looks.
+    """
+    results = []
     for found in facts:
-        context.steps.settle(Item(claim.instalment_id, fact=found))
+        try:
+            settled = context.steps.settle(Item(claim.instalment_id, fact=found))
+        except Exception as error:
+            if not db.refused(error):
+                raise
+            return review(claim, context, "fact_not_storable", found.kind.value)
+        results.append(settled.result)
         context.log("fact.booked", request=str(claim.request.id), fact=found.kind.value)
+    if not NEWS.intersection(results):
+        kinds = ", ".join(found.kind.value for found in facts)
+        return review(claim, context, "books_differ", kinds)
     return AGAIN
+
+
+def await_by_hand(
+    claim: Claim, payment: ProviderPayment, view: Situation, context: Context
+) -> Outcome:
+    """A by-hand payment may still pay this row: record it, give back, look again later (P3)."""
+    noted = fact(FactKind.ACCEPTED, payment, claim.instalment_id, None, source=Source.LOOKUP)
+    context.steps.settle(Item(claim.instalment_id, fact=noted))
+    later = view.now + context.bank_check_after
+    return leave(claim, context, "by_hand_payment_pending", payment.payment_id, later)
 
 
 def apply(
@@ -139,7 +170,7 @@ def record(
         case AnswerKind.KEY_CONFLICT:
             context.steps.settle(_item(claim, context, view, permit=permit, answer=answer))
             if answer.named_payment_id:
-                return AGAIN  # evidence: fetch the payment it names and decide again
+                return AGAIN_AFTER_SENDING  # evidence: fetch the payment it names and decide again
             return review(claim, context, "key_conflict", answer.word)
         case AnswerKind.UNAUTHORISED:
             context.stopped_accounts[claim.request.provider_account] = answer.word
@@ -174,7 +205,7 @@ def _payment(
     kind = _kind_of(payment)
     if kind is None or not _is_the_requests(payment, claim):
         context.steps.settle(_item(claim, context, view, permit=permit, answer=answer))
-        return AGAIN
+        return AGAIN_AFTER_SENDING
     proven = fact(
         kind,
         payment,

@@ -203,9 +203,7 @@ def _refuse_if_found(
             f"{request.provider_account} shows {found}: that is an answer, not an absence."
             f" {NO_MONEY} `collections inflight resolve {row.external_ref} --retry` applies it."
         )
-    if isinstance(decision, Resend):
-        return
-    if isinstance(decision, Stop) and decision.reason in _NOTHING_FOUND:
+    if nothing_found(decision):
         return
     blind = isinstance(decision, Stop) and decision.reason is StopReason.NO_LOOKUP
     if blind and by.evidence:
@@ -259,11 +257,8 @@ def release(source: ConnectionSource, context: Context, row: UUID, by: By, seen:
             f"the provider has news that is not booked yet. {NO_MONEY} `collections inflight"
             f" resolve {before.external_ref} --retry` books it; then look again."
         )
-    decision = decide(_as_decided(view), lookup)
-    allowed = isinstance(decision, Send) or (
-        isinstance(decision, Stop)
-        and decision.reason in {StopReason.NOT_OWED, StopReason.ADOPTED_WAIT}
-    )
+    decision = decide(as_decided(view), lookup)
+    allowed = no_evidence(decision)
     owes_nothing = before.outstanding_minor == 0 and before.status == "paid" and lookup.complete
     if not allowed and not owes_nothing:
         why = STOP_TEXT[decision.reason] if isinstance(decision, Stop) else "a payment is under way"
@@ -278,7 +273,22 @@ def release(source: ConnectionSource, context: Context, row: UUID, by: By, seen:
     return resolved(context, row, result, "Released: the row is no longer under review.")
 
 
-def _as_decided(view: Situation) -> Situation:
+def no_evidence(decision: Decision) -> bool:
+    """Whether a row that was never sent may be freed on this decision."""
+    return isinstance(decision, Send) or (
+        isinstance(decision, Stop)
+        and decision.reason in {StopReason.NOT_OWED, StopReason.ADOPTED_WAIT}
+    )
+
+
+def nothing_found(decision: Decision) -> bool:
+    """Whether nobody knows of any payment of the request, and none could still collect."""
+    return isinstance(decision, Resend) or (
+        isinstance(decision, Stop) and decision.reason in _NOTHING_FOUND
+    )
+
+
+def as_decided(view: Situation) -> Situation:
     """The situation as this very release would leave it: misfits decided, refusals freed."""
     return replace(
         view,
@@ -297,8 +307,13 @@ def _as_decided(view: Situation) -> Situation:
 # ---------------------------------------------------------------- ask again
 
 
-def retry(source: ConnectionSource, context: Context, row: UUID) -> Resolved:
-    """Ask the provider again and apply what it says; a free row goes to the page like any other."""
+def retry(
+    source: ConnectionSource, context: Context, row: UUID, *, may_send: bool = True
+) -> Resolved:
+    """Ask the provider again and apply what it says; a free row goes to the page like any other.
+
+    `may_send` False (the engine is paused, say) leaves it at asking.
+    """
     before = context.steps.history(row)
     request = before.open_request
     if request is None:
@@ -310,7 +325,7 @@ def retry(source: ConnectionSource, context: Context, row: UUID) -> Resolved:
         raise unreachable(decision.detail)
     after = retrying(source, lambda c: desk.instalment(c, row))
     free = after["lease_until"] is not None and after["lease_until"] < now(source)
-    if after["status"] == "in_flight" and after["review_reason"] is None and free:
+    if may_send and after["status"] == "in_flight" and after["review_reason"] is None and free:
         due = Due(
             instalment_id=row,
             attempt=after["attempt"],

@@ -11,10 +11,12 @@ SELECT i.id AS instalment_id, i.facts_seen, i.outstanding_amount, i.currency, i.
            'close_reason', r.close_reason, 'refusal_freed', r.refusal_freed, 'rest_released', r.rest_released,
            'provider_object_id', r.provider_object_id,
            'not_processed', (SELECT count(*) FROM gateway_answers g WHERE g.request_id = r.id AND g.kind IN ('not_processed', 'not_sent', 'unauthorised')),
-           'payment_ids', (SELECT COALESCE(jsonb_agg(DISTINCT x.payment_id), '[]') FROM (
-                SELECT g.payment_id FROM gateway_answers g WHERE g.request_id = r.id AND g.payment_id IS NOT NULL AND g.kind IN ('payment', 'key_conflict')
-                UNION SELECT p.payment_id FROM provider_payments p WHERE p.request_id = r.id
-                UNION SELECT t.payment_id FROM ledger_transactions t WHERE t.instalment_id = i.id AND t.request_id = r.id AND t.payment_id IS NOT NULL) x))
+           'named', (SELECT COALESCE(jsonb_agg(DISTINCT jsonb_build_array(r.provider_account, g.payment_id)), '[]')
+                FROM gateway_answers g WHERE g.request_id = r.id AND g.payment_id IS NOT NULL),
+           'own', (SELECT COALESCE(jsonb_agg(DISTINCT jsonb_build_array(x.provider_account, x.payment_id)), '[]') FROM (
+                SELECT p.provider_account, p.payment_id FROM provider_payments p WHERE p.request_id = r.id
+                UNION SELECT t.provider_account, t.payment_id FROM ledger_transactions t
+                 WHERE t.instalment_id = i.id AND t.request_id = r.id AND t.movement = 'collect') x))
            ORDER BY r.attempt), '[]')
           FROM payment_requests r WHERE r.instalment_id = i.id) AS requests,
        (SELECT COALESCE(jsonb_agg(jsonb_build_object('payment_id', b.payment_id, 'provider_account', b.provider_account,
@@ -22,5 +24,5 @@ SELECT i.id AS instalment_id, i.facts_seen, i.outstanding_amount, i.currency, i.
            'refunded', b.refunded, 'failed', b.failed, 'disputed', b.disputed, 'dispute_open', b.dispute_open, 'dispute_lost', b.dispute_lost,
            'misfit', COALESCE(p.misfit, false), 'decided', p.decided_by IS NOT NULL)), '[]')
           FROM payment_books b LEFT JOIN provider_payments p USING (provider_account, payment_id) WHERE b.instalment_id = i.id) AS booked,
-       (SELECT COALESCE(jsonb_agg(DISTINCT p.payment_id), '[]') FROM provider_payments p WHERE p.instalment_id = i.id) AS payment_ids
+       (SELECT COALESCE(jsonb_agg(DISTINCT jsonb_build_array(p.provider_account, p.payment_id)), '[]') FROM provider_payments p WHERE p.instalment_id = i.id) AS payments
   FROM instalments i WHERE i.id = ANY (%(instalments)s::uuid[])

@@ -43,12 +43,12 @@ UPDATE provider_accounts SET fingerprint = NULL, account = NULL, mode = NULL, bo
 
 -- name: account(name)
 -- A configured account's binding.
-SELECT a.*, (SELECT max(p.provider_created_at) FROM provider_payments p WHERE p.provider_account = a.name) AS last_payment_at
+SELECT a.*, (SELECT max(LEAST(p.provider_created_at, engine_now())) FROM provider_payments p WHERE p.provider_account = a.name) AS last_payment_at
   FROM provider_accounts a WHERE a.name = %(name)s
 
 -- name: accounts()
 -- Every account that was ever used.
-SELECT a.*, (SELECT max(p.provider_created_at) FROM provider_payments p WHERE p.provider_account = a.name) AS last_payment_at
+SELECT a.*, (SELECT max(LEAST(p.provider_created_at, engine_now())) FROM provider_payments p WHERE p.provider_account = a.name) AS last_payment_at
   FROM provider_accounts a ORDER BY a.name
 
 -- name: ensure_account(name)

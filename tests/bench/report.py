@@ -66,21 +66,20 @@ class Figures:
             (r["rss_mb"] for n in self.runs if "engine" in n for r in self.runs[n]), default=None
         )
 
-    def growth(self) -> list[tuple[int, float]]:
-        """Rows, and how many times the claim of the smallest table a claim costs there."""
-        if not self.scale:
-            return []
-        base = self.scale[0]["pick_us"] + self.scale[0]["claim_us"]
-        return [(s["rows"], (s["pick_us"] + s["claim_us"]) / base) for s in self.scale[1:]]
+    def growth(self, *steps: str) -> list[tuple[int, float]]:
+        """Rows, and how many times what they cost in the smallest table these steps cost there."""
+        costs = [(s["rows"], sum(s[f"{step}_us"] for step in steps)) for s in self.scale]
+        return [(rows, cost / costs[0][1]) for rows, cost in costs[1:]]
 
     def goals(self) -> Iterator[Goal]:
         """What was aimed at."""
         yield Goal("engine 0 ms / pgbench", self.ratio("engine 0 ms", "pgbench"), 0.25)
         yield Goal("engine 50 ms / engine 0 ms", self.ratio("engine 50 ms", "engine 0 ms"), 0.9)
         yield Goal("engine 0 ms / pgqueuer full", self.ratio("engine 0 ms", "pgqueuer full"), 1.5)
-        for rows, times in self.growth():
-            name = f"pick + claim, {rows:,} rows / {self.scale[0]['rows']:,}"
-            yield Goal(name, times, 2.0, at_most=True)
+        for steps in (("pick", "claim"), ("permit",), ("settle",)):
+            for rows, times in self.growth(*steps):
+                name = f"{' + '.join(steps)}, {rows:,} rows / {self.scale[0]['rows']:,}"
+                yield Goal(name, times, 2.0, at_most=True)
         for s in self.scale:
             yield Goal(f"first claim, {s['rows']:,} rows, ms", s["first_ms"], 50, at_most=True)
         yield Goal("peak RSS, MB", self.peak_rss_mb(), 100, at_most=True)
@@ -122,9 +121,10 @@ def show(figures: Figures) -> list[Goal]:
             f"{cores['python']:>16.2f}{cores['postgres']:>10.2f}{cores['gateway']:>9.2f}{rss:>8.0f}"
         )
     for s in figures.scale:
+        steps = ", ".join(f"{k[:-3]} {v:.0f}" for k, v in s.items() if k.endswith("_us"))
         print(
-            f"{s['rows']:>12,} rows, 1 % due: pick {s['pick_us']:.0f} µs + claim"
-            f" {s['claim_us']:.0f} µs a row by 100; first pick and claim {s['first_ms']:.1f} ms"
+            f"{s['rows']:,} rows, 1 % due, µs a row by 100: {steps};"
+            f" first pick and claim {s['first_ms']:.1f} ms"
         )
     print()
     missed = []

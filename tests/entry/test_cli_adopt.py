@@ -27,7 +27,7 @@ def one(connect: Connect, sql: str) -> Any:
 
 
 def test_a_copy_stops_and_a_clone_gets_its_own_identity(
-    command: Command, schedule: Callable[..., str], connect: Connect
+    command: Command, rail: Rail, schedule: Callable[..., str], connect: Connect
 ) -> None:
     """The clone is unbound, what was asked of a provider waits, the pause is lifted."""
     command("import", schedule(("i-1", PAST), ("i-2", PAST)))
@@ -46,7 +46,9 @@ def test_a_copy_stops_and_a_clone_gets_its_own_identity(
     assert "--separate" in stopped.json["error"]["message"]
     separate = ("--account", "simulator", "--separate", was, "--reason", "the original")
     assert command("db", "adopt", *separate).code == 0
-    assert command("run", "--json").json["collected"] in (0, 1)
+    waits = command("run", "--json").json  # P11: what the original may have sent must show first
+    assert (waits["picked"], waits["collected"]) == (1, 0)
+    assert len(rail.requests()) == 1
 
 
 def test_a_restore_keeps_the_identity_and_compares_the_gap(

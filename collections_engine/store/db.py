@@ -113,6 +113,11 @@ def transient(error: BaseException) -> bool:
     return False
 
 
+def transient_but_for_locks(error: BaseException) -> bool:
+    """As `transient`, but a lock that could not be had in time is not waited for again."""
+    return transient(error) and getattr(error, "sqlstate", None) != "55P03"
+
+
 def refused(error: BaseException) -> bool:
     """Whether the database refused the data itself (class 22 or 23): again would not help."""
     return isinstance(error, psycopg.Error) and (error.sqlstate or "")[:2] in ("22", "23")

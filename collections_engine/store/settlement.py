@@ -114,7 +114,7 @@ def review_unclaimed(
     connection: Connection, instalment: UUID, reason: str, evidence: Mapping[str, object]
 ) -> None:
     """Put a row under review that this process holds no claim on."""
-    rows_of(
+    step(
         connection,
         query("settlement", "review_unclaimed"),
         {
@@ -123,6 +123,42 @@ def review_unclaimed(
             "evidence": json.dumps(evidence, default=str),
         },
     )
+
+
+def review_followed(
+    connection: Connection,
+    *,
+    instalment: UUID,
+    request: UUID,
+    facts_seen: int,
+    reason: str,
+    evidence: Mapping[str, object],
+) -> bool:
+    """Put a followed row under review if it still stands as it was seen."""
+    params = {
+        "instalment": instalment,
+        "request": request,
+        "facts_seen": facts_seen,
+        "reason": reason,
+        "evidence": json.dumps(evidence, default=str),
+    }
+    return bool(step(connection, query("settlement", "review_followed"), params)[0]["done"])
+
+
+def review_refused_claim(
+    connection: Connection, instalment: UUID, attempt: int, reason: str
+) -> bool:
+    """Put a row under review whose claim the database refused."""
+    params = {"instalment": instalment, "attempt": attempt, "reason": reason}
+    return bool(step(connection, query("settlement", "review_refused_claim"), params)[0]["done"])
+
+
+def book_orphan(
+    connection: Connection, *, account: str, payment: str, amount_minor: int, currency: str
+) -> bool:
+    """Book money of an instalment that is not here to suspense; False when it was booked before."""
+    params = {"account": account, "payment": payment, "amount": amount_minor, "currency": currency}
+    return bool(step(connection, query("settlement", "book_orphan"), params)[0]["done"])
 
 
 def open_item(
@@ -137,7 +173,7 @@ def open_item(
     severity: str = "critical",
 ) -> None:
     """Put a finding before a person; the same open finding is not made twice."""
-    rows_of(
+    step(
         connection,
         query("settlement", "open_item"),
         {

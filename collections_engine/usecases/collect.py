@@ -41,7 +41,7 @@ def collect(due: Due, context: Context) -> Outcome:
         try:
             claim = context.steps.claim(ask)
         except SecondOpenRequest:
-            context.steps.review_unclaimed(due.instalment_id, "second_open_request", {})
+            context.steps.review_refused_claim(ask, "second_open_request")
             return Outcome(Kind.REVIEW, "second_open_request", *recording.about(due))
         if claim is None:
             return recording.not_ours(due, ask, claimed, context)

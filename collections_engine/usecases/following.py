@@ -34,6 +34,7 @@ from collections_engine.store.history import History
 from collections_engine.store.settlement import Item
 from collections_engine.usecases.context import Context
 from collections_engine.usecases.looking import look_up, situation
+from collections_engine.usecases.recording import NEWS
 
 MAX_ROUNDS = 5
 
@@ -82,9 +83,15 @@ def follow(context: Context, row: History, request: Request, now: datetime) -> D
         if not isinstance(decision, Settle):
             _apply(context, row, request, view, decision)
             return decision
-        for known in decision.facts:
-            context.steps.settle(Item(row.instalment_id, fact=known))
+        results = {
+            context.steps.settle(Item(row.instalment_id, fact=known)).result
+            for known in decision.facts
+        }
         row = context.steps.history(row.instalment_id)
+        if not NEWS & results:  # found again for ever: a person looks
+            kinds = ", ".join(known.kind.value for known in decision.facts)
+            context.steps.review_followed(row, request.id, "books_differ", {"detail": kinds})
+            return decision
         request = row.request(request.id) or request
         if not request.open:
             return decision
@@ -146,7 +153,7 @@ def _apply(
         case Stop(reason, review, detail, not_before):
             if review and row.review_reason is None:
                 evidence = {"detail": detail, "meaning": STOP_TEXT[reason]}
-                context.steps.review_unclaimed(row.instalment_id, reason.value, evidence)
+                context.steps.review_followed(row, request.id, reason.value, evidence)
             at = max(not_before or later, view.now + context.limits.lease)
             context.steps.next_check(request.id, at)
         case Settle() | Void() | Send() | Resend():

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from collections_engine.domain.errors import GuardRefused, Unavailable
-from collections_engine.domain.gateway import Gateway, ProviderPayment
+from collections_engine.domain.gateway import Gateway, PaymentStatus, ProviderPayment
 from collections_engine.domain.request import parse_reference
 from collections_engine.store import identity, settlement
 from collections_engine.store.db import Connection
@@ -116,7 +116,15 @@ def _book(heard: Heard, context: Context) -> int:
 
 
 def report_orphan(connection: Connection, payment: ProviderPayment, context: Context) -> None:
-    """Put a payment of an instalment that is not here before a person (P15)."""
+    """Put a payment of an instalment that is not here before a person, its money in suspense (P15)."""
+    if payment.status is PaymentStatus.COLLECTED:
+        settlement.book_orphan(
+            connection,
+            account=payment.provider_account,
+            payment=payment.payment_id,
+            amount_minor=payment.amount_minor,
+            currency=payment.currency,
+        )
     settlement.open_item(
         connection,
         kind="unknown_instalment",

@@ -42,11 +42,14 @@ class ConnectionSource(Protocol):
 
 
 def retrying(
-    source: ConnectionSource, work: Callable[[Connection], T], seconds: float = RETRY_SECONDS
+    source: ConnectionSource,
+    work: Callable[[Connection], T],
+    seconds: float = RETRY_SECONDS,
+    retry: Callable[[BaseException], bool] = db.transient,
 ) -> T:
     """Run a repeatable database step, again after transient faults, each time on another connection."""
     for attempt in Retrying(
-        retry=retry_if_exception(db.transient),
+        retry=retry_if_exception(retry),
         stop=stop_after_delay(seconds),
         wait=wait_random_exponential(multiplier=0.05, max=1.0),
         reraise=True,
@@ -76,7 +79,12 @@ class Steps:
         def batched(
             work: Callable[[Connection, Sequence[A]], list[B]],
         ) -> Batcher[A, B]:
-            return Batcher(lambda asks: retrying(source, lambda c: work(c, asks)))
+            def flush(asks: Sequence[A]) -> list[B]:
+                # One locked row must not hold up the rows beside it: they go one by one then.
+                retry = db.transient if len(asks) == 1 else db.transient_but_for_locks
+                return retrying(source, lambda c: work(c, asks), retry=retry)
+
+            return Batcher(flush)
 
         def claim(c: Connection, asks: Sequence[ClaimAsk]) -> list[Claim | None]:
             return claims.claim(c, asks, day=s.day, lease=s.lease)
@@ -123,6 +131,29 @@ class Steps:
         """Evidence found on a row without a claim of ours."""
         retrying(
             self._source, lambda c: settlement.review_unclaimed(c, instalment, reason, evidence)
+        )
+
+    def review_followed(
+        self, row: history.History, request: UUID, reason: str, evidence: Mapping[str, object]
+    ) -> bool:
+        """Evidence found while following a request, if the row still stands as it was seen."""
+        return retrying(
+            self._source,
+            lambda c: settlement.review_followed(
+                c,
+                instalment=row.instalment_id,
+                request=request,
+                facts_seen=row.facts_seen,
+                reason=reason,
+                evidence=evidence,
+            ),
+        )
+
+    def review_refused_claim(self, ask: ClaimAsk, reason: str) -> bool:
+        """The database refused this claim: a person looks, if the row still stands there."""
+        return retrying(
+            self._source,
+            lambda c: settlement.review_refused_claim(c, ask.instalment_id, ask.attempt, reason),
         )
 
     def next_check(self, request: UUID, at: datetime) -> None:

@@ -53,6 +53,9 @@ BEGIN
            OLD.body, OLD.body_sha256, OLD.sent_at, OLD.provider_object_id, OLD.provider_object_hash)) THEN
     RAISE EXCEPTION 'request %: what was permitted never changes', OLD.id USING ERRCODE = '23514';
   END IF;
+  IF NEW.permit_until < OLD.permit_until OR (NEW.state = OLD.state AND NEW.close_reason IS DISTINCT FROM OLD.close_reason) THEN
+    RAISE EXCEPTION 'request %: a permit is not shortened, and why a request was closed does not change', OLD.id USING ERRCODE = '23514';
+  END IF;
   IF NEW.sendings <> OLD.sendings AND (NEW.sendings <> OLD.sendings + 1 OR NEW.state <> 'sending'
        OR NEW.permit_id IS NOT DISTINCT FROM OLD.permit_id) THEN
     RAISE EXCEPTION 'request %: one permit counts one sending', OLD.id USING ERRCODE = '23514';

@@ -117,8 +117,8 @@ LANGUAGE sql VOLATILE AS $$
       FROM payment_requests r JOIN instalments i ON i.id = r.instalment_id WHERE r.id = p_request), 'guard:unknown')
 $$;
 
--- Caps: one counter row per account, currency and business date, made by the first permit under a cap
--- from what that day has already sent, locked after the request (P16). A request counts once.
+-- Caps: one counter row per account, currency and business date, made by the first permit under a cap,
+-- locked after the request (P16). A request counts once, at its first permit.
 CREATE FUNCTION within_caps(p_passing uuid[], p_caps jsonb, p_day date) RETURNS uuid[]
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE kept uuid[] := '{}'; r record; c record; cap bigint;

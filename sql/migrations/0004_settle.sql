@@ -224,6 +224,15 @@ CREATE FUNCTION void_recorded(p_instalment uuid) RETURNS integer LANGUAGE sql VO
   SELECT COALESCE(max(attempt) + 1, 1) FROM v
 $$;
 
+-- Which review a resolving fact closes by itself (P15): those that only asked what became of the request.
+-- Everything else, a clone above all, waits for a person.
+CREATE FUNCTION resolved_by_fact(p_reason text, p_owes_nothing boolean) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+  SELECT COALESCE(p_reason IN ('outcome_unknown', 'sendings_used_up', 'accepted_not_found', 'clocks_disagree', 'key_conflict',
+      'looked_again_too_often', 'late_accepted', 'live_payment', 'unknown_word', 'not_owed', 'no_lookup')
+    OR p_reason LIKE 'refused\_%' AND p_reason <> 'refused_invalid'
+    OR (p_owes_nothing AND p_reason IN ('smaller_payment', 'refused_invalid')), false)
+$$;
+
 -- Where the row stands once a fact has been applied: in flight while a permitted request is open, paid
 -- when nothing is owed, else what the caller says. Clears the claim when it leaves.
 CREATE FUNCTION rest_instalment(p_instalment uuid, p_else_status text, p_collect_date date, p_min_attempt integer,
@@ -243,16 +252,35 @@ BEGIN
   END IF;
   UPDATE instalments n
      SET status = target, facts_seen = n.facts_seen + 1,
-         attempt = GREATEST(n.attempt, p_min_attempt, voided), declines = n.declines + p_declines,
+         attempt = GREATEST(n.attempt, p_min_attempt, voided, CASE WHEN target IN ('due', 'failed') THEN (
+             SELECT max(r.attempt) + 1 FROM payment_requests r WHERE r.instalment_id = n.id AND r.state IN ('collected', 'declined', 'void')) END),
+         declines = n.declines + p_declines,
          collect_date = CASE WHEN target = 'due' THEN GREATEST(n.collect_date, COALESCE(p_collect_date, n.collect_date)) ELSE n.collect_date END,
          claimed_by = CASE WHEN target IN ('in_flight', 'submitted') THEN n.claimed_by END,
          claim_token = CASE WHEN target IN ('in_flight', 'submitted') THEN n.claim_token END,
          lease_until = CASE WHEN target IN ('in_flight', 'submitted') THEN n.lease_until END,
          in_flight_since = CASE WHEN target IN ('in_flight', 'submitted') THEN n.in_flight_since END,
          sendings = CASE WHEN target IN ('in_flight', 'submitted') THEN n.sendings ELSE 0 END,
-         review_reason = CASE WHEN p_clear_review AND NOT has_open
-                               AND n.review_reason NOT IN ('fact_conflict', 'misfit_payment') THEN NULL ELSE n.review_reason END
+         review_reason = CASE WHEN p_clear_review AND NOT has_open AND resolved_by_fact(n.review_reason, target = 'paid')
+                              THEN NULL ELSE n.review_reason END
    WHERE n.id = p_instalment;
+END $$;
+
+-- A payment under our reference whose instalment is not here: suspense, for a person (P15). Told again,
+-- it is no news.
+CREATE FUNCTION book_orphan(p_account text, p_payment text, p_amount bigint, p_currency text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE tx bigint;
+BEGIN
+  INSERT INTO ledger_transactions (provider_account, external_movement_id, movement, payment_id, amount, currency, suspense, source)
+  VALUES (p_account, p_payment, 'collect', p_payment, p_amount, p_currency, p_amount, 'lookup')
+  ON CONFLICT (provider_account, external_movement_id, movement) DO NOTHING RETURNING id INTO tx;
+  IF tx IS NULL THEN
+    RETURN false;
+  END IF;
+  PERFORM post_entries(tx, p_currency, ARRAY['clearing/' || p_account, 'suspense/unknown'], ARRAY['clearing', 'suspense'],
+                       ARRAY[p_amount, -p_amount]);
+  RETURN true;
 END $$;
 
 CREATE FUNCTION close_request(p_request uuid, p_state text, p_reason text, p_code text) RETURNS boolean
@@ -330,7 +358,7 @@ BEGIN
     UPDATE instalments SET status = 'submitted', facts_seen = facts_seen + 1, claimed_by = r.id,
            claim_token = COALESCE(claim_token, gen_random_uuid()), lease_until = COALESCE(lease_until, engine_now()),
            in_flight_since = COALESCE(in_flight_since, engine_now()),
-           review_reason = CASE WHEN review_reason IN ('fact_conflict', 'misfit_payment') THEN review_reason END
+           review_reason = CASE WHEN NOT resolved_by_fact(review_reason, false) THEN review_reason END
      WHERE id = i.id;
     RETURN 'applied';
   END IF;
@@ -348,13 +376,14 @@ END $$;
 
 -- The request's payment is definitively declined (also a freed verdict, p_reason says which). P14.
 CREATE FUNCTION settle_declined(f jsonb, p_reason text) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
-DECLARE i instalments; r payment_requests; counted integer; may_retry boolean;
+DECLARE i instalments; r payment_requests; counted integer; may_retry boolean; news boolean;
 BEGIN
   SELECT * INTO i FROM instalments WHERE id = (f ->> 'instalment_id')::uuid;
   SELECT * INTO r FROM payment_requests WHERE id = (f ->> 'own_request_id')::uuid AND instalment_id = i.id;
-  PERFORM note_payment(f, i.id, false);
-  IF r.id IS NULL THEN
-    RETURN 'noted';  -- a declined by-hand payment moves nothing
+  news := note_payment(f, i.id, false);
+  IF r.id IS NULL THEN  -- a declined by-hand payment moves nothing; its id is asked for from now on
+    UPDATE instalments SET facts_seen = facts_seen + 1 WHERE id = i.id AND news;
+    RETURN 'noted';
   END IF;
   IF NOT close_request(r.id, 'declined', p_reason, f ->> 'decline_code') THEN
     RETURN 'already';

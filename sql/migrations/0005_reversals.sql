@@ -47,22 +47,29 @@ END $$;
 
 -- An opened dispute withholds what is left; a lost one makes it owed again, with or without an opening.
 CREATE FUNCTION settle_dispute(f jsonb, b payment_books) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
-DECLARE kind text := f ->> 'kind'; payment text := f ->> 'payment_id'; amount bigint := (f ->> 'amount')::bigint; rounds bigint; o ledger_transactions;
+DECLARE
+  kind text := f ->> 'kind'; payment text := f ->> 'payment_id'; amount bigint := (f ->> 'amount')::bigint;
+  rounds bigint; ended bigint; o ledger_transactions; lost bigint;
 BEGIN
-  SELECT count(*) INTO rounds FROM ledger_transactions
-   WHERE provider_account = f ->> 'provider_account' AND payment_id = payment AND movement = 'dispute_opened';
-  IF kind = 'dispute_opened' AND NOT b.dispute_open AND NOT b.dispute_lost AND LEAST(amount, b.net) > 0 THEN
-    PERFORM book(f, payment || ':dispute:' || (rounds + 1), kind, LEAST(amount, b.net), 0, 0, b.misfit);
-    UPDATE instalments SET has_open_chargeback = true, facts_seen = facts_seen + 1 WHERE id = (f ->> 'instalment_id')::uuid;
+  SELECT count(*) FILTER (WHERE movement = 'dispute_opened'), count(*) FILTER (WHERE movement = 'dispute_won') INTO rounds, ended
+    FROM ledger_transactions WHERE provider_account = f ->> 'provider_account' AND payment_id = payment;
+  IF kind = 'dispute_opened' AND NOT b.dispute_open AND NOT b.dispute_lost THEN
+    -- The state counts even where no money is left to withhold: what is contested follows from all movements.
+    PERFORM book(f, payment || ':dispute:' || (rounds + 1), kind, COALESCE(NULLIF(LEAST(amount, b.collected), 0), b.collected), 0, 0, b.misfit);
+    UPDATE instalments SET has_open_chargeback = other_dispute_open(id), facts_seen = facts_seen + 1 WHERE id = (f ->> 'instalment_id')::uuid;
   ELSIF kind = 'dispute_won' AND b.dispute_open THEN
     SELECT * INTO o FROM ledger_transactions WHERE provider_account = f ->> 'provider_account'
        AND external_movement_id = payment || ':dispute:' || rounds AND movement = 'dispute_opened';
     PERFORM book(f, o.external_movement_id, kind, o.amount, 0, 0, b.misfit);
     PERFORM rest_instalment(b.instalment_id, 'keep', NULL, 1, 0, false);
     UPDATE instalments SET has_open_chargeback = other_dispute_open(id), facts_seen = facts_seen + 1 WHERE id = b.instalment_id;
-  ELSIF kind = 'dispute_lost' AND NOT b.dispute_lost AND (CASE WHEN b.dispute_open THEN b.contested ELSE LEAST(amount, b.net) END) > 0 THEN
-    PERFORM book(f, payment, kind, CASE WHEN b.dispute_open THEN b.contested ELSE LEAST(amount, b.net) END, 0, 0, b.misfit);
-    PERFORM after_reversal(CASE WHEN b.misfit THEN f - 'own_request_id' ELSE f END - 'retry_on', CASE WHEN b.misfit THEN 0 ELSE 1 END);
+  ELSIF kind = 'dispute_won' AND rounds = 0 AND ended = 0 AND amount > 0 THEN  -- the end overtook its opening: they pair when it comes
+    PERFORM book(f, payment || ':dispute:1', kind, LEAST(amount, b.collected), 0, 0, b.misfit);
+  ELSIF kind = 'dispute_lost' AND NOT b.dispute_lost THEN
+    -- What was lost is what the provider says now, whatever its opening said.
+    lost := COALESCE(NULLIF(LEAST(amount, b.collected - b.refunded), 0), b.collected);
+    PERFORM book(f, payment, kind, lost, 0, 0, b.misfit);
+    PERFORM after_reversal(CASE WHEN b.misfit THEN f - 'own_request_id' ELSE f END - 'retry_on', CASE WHEN b.misfit OR b.failed > 0 THEN 0 ELSE 1 END);
   ELSE
     RETURN 'already';
   END IF;
@@ -76,7 +83,7 @@ BEGIN
                                                      AND r.instalment_id = (f ->> 'instalment_id')::uuid));
   b := books_of(f);
   IF b.collected IS NULL THEN  -- the reversal overtook its collect: book both legs
-    IF kind = 'dispute_won' THEN
+    IF kind = 'dispute_won' AND f ->> 'payment_amount' IS NULL THEN
       RETURN 'noted';
     END IF;
     result := settle_collected(f || jsonb_build_object('kind', 'collected', 'amount', COALESCE((f ->> 'payment_amount')::bigint, (f ->> 'amount')::bigint),
@@ -119,6 +126,18 @@ BEGIN
   PERFORM 1 FROM instalments t WHERE t.id IN (SELECT (x ->> 'instalment_id')::uuid FROM jsonb_array_elements(p_items) x) ORDER BY t.id FOR UPDATE;
   PERFORM 1 FROM payment_requests r WHERE r.instalment_id IN (SELECT (x ->> 'instalment_id')::uuid FROM jsonb_array_elements(p_items) x)
     ORDER BY r.instalment_id, r.attempt FOR UPDATE;
+  -- Accounts that are new are made in one order before any posting, so that two batches cannot deadlock (P16).
+  INSERT INTO ledger_accounts (code, currency, kind)
+  SELECT DISTINCT k.kind || '/' || CASE k.kind WHEN 'clearing' THEN x -> 'fact' ->> 'provider_account' ELSE t.customer_ref END, x -> 'fact' ->> 'currency', k.kind
+    FROM jsonb_array_elements(p_items) x JOIN instalments t ON t.id = (x ->> 'instalment_id')::uuid,
+         unnest(ARRAY['chargebacks', 'clearing', 'receivable', 'refunds', 'suspense']) AS k(kind)
+   WHERE x -> 'fact' ->> 'kind' IN ('collected', 'failed_late', 'refunded', 'dispute_opened', 'dispute_won', 'dispute_lost')
+     AND (k.kind IN ('clearing', 'receivable') OR x -> 'fact' ->> 'kind' <> 'collected' OR t.facts_seen > 0
+          OR (x -> 'fact' ->> 'amount')::bigint > t.outstanding_amount OR x -> 'fact' ->> 'currency' <> t.currency)
+     AND NOT EXISTS (SELECT FROM ledger_accounts a WHERE a.currency = x -> 'fact' ->> 'currency'
+           AND a.code = k.kind || '/' || CASE k.kind WHEN 'clearing' THEN x -> 'fact' ->> 'provider_account' ELSE t.customer_ref END)
+   ORDER BY 1, 2
+  ON CONFLICT DO NOTHING;
   FOR item IN SELECT x.value AS v, x.ordinality::int AS ord FROM jsonb_array_elements(p_items) WITH ORDINALITY x
                ORDER BY x.value ->> 'instalment_id', x.ordinality LOOP
     outcome := 'recorded';

@@ -48,7 +48,7 @@ $$;
 -- on the facts that were shown; without declared bounds a second authenticated person must agree.
 CREATE FUNCTION verdict_not_collected(p_request uuid, p_facts_seen bigint, p_wait interval, p_needs_second boolean,
                                       p_person text, p_actor text, p_reason text, p_evidence text)
-RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+RETURNS text LANGUAGE plpgsql VOLATILE STRICT AS $$
 DECLARE i instalments; r payment_requests; v verdicts;
 BEGIN
   SELECT t.* INTO i FROM instalments t JOIN payment_requests q ON q.instalment_id = t.id WHERE q.id = p_request FOR UPDATE OF t;
@@ -120,10 +120,13 @@ BEGIN
 END $$;
 
 -- Cancel a due or failed row: its never-permitted request is void, what was owed is written off.
-CREATE FUNCTION cancel_instalment(p_instalment uuid, p_reason text) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+CREATE FUNCTION cancel_instalment(p_instalment uuid, p_reason text) RETURNS text LANGUAGE plpgsql VOLATILE STRICT AS $$
 DECLARE i instalments;
 BEGIN
   SELECT * INTO i FROM instalments WHERE id = p_instalment FOR UPDATE;
+  IF i.id IS NULL THEN
+    RETURN 'refused:unknown';
+  END IF;
   IF i.status = 'cancelled' THEN
     RETURN 'already';
   END IF;
@@ -139,15 +142,15 @@ BEGIN
 END $$;
 
 -- failed -> due with a mandate that works, on the next attempt (States).
-CREATE FUNCTION reopen_instalment(p_instalment uuid, p_mandate text, p_day date) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+CREATE FUNCTION reopen_instalment(p_instalment uuid, p_mandate text, p_day date) RETURNS text LANGUAGE plpgsql VOLATILE STRICT AS $$
 DECLARE i instalments; m mandates;
 BEGIN
   SELECT * INTO i FROM instalments WHERE id = p_instalment FOR UPDATE;
   SELECT * INTO m FROM mandates WHERE mandate_ref = p_mandate FOR SHARE;
-  IF i.status <> 'failed' THEN
-    RETURN 'refused:' || i.status;
+  IF i.id IS NULL OR i.status IS DISTINCT FROM 'failed' THEN
+    RETURN 'refused:' || COALESCE(i.status, 'unknown');
   END IF;
-  IF m.mandate_ref IS NULL OR m.status <> 'active' OR m.customer_ref <> i.customer_ref THEN
+  IF m.mandate_ref IS NULL OR m.status IS DISTINCT FROM 'active' OR m.customer_ref IS DISTINCT FROM i.customer_ref THEN
     RETURN 'refused:mandate';
   END IF;
   UPDATE instalments SET status = 'due', mandate_ref = p_mandate, collect_date = GREATEST(collect_date, p_day), declines = declines,
@@ -155,4 +158,30 @@ BEGIN
                                                 AND state IN ('collected', 'declined', 'void')) THEN 1 ELSE 0 END
    WHERE id = i.id;
   RETURN 'applied';
+END $$;
+
+-- A review for a row that this process followed without a claim: only if it still stands as it was seen.
+CREATE FUNCTION review_followed(p_instalment uuid, p_request uuid, p_facts_seen bigint, p_reason text, p_evidence jsonb)
+RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  PERFORM 1 FROM instalments WHERE id = p_instalment AND claimed_by = p_request AND facts_seen = p_facts_seen
+     AND review_reason IS NULL FOR UPDATE;
+  IF NOT FOUND THEN
+    RETURN false;
+  END IF;
+  PERFORM mark_review(p_instalment, p_reason, p_evidence);
+  RETURN true;
+END $$;
+
+-- A claim that the database refused (its request is closed, or another one is open): for a person, if the
+-- row still stands there.
+CREATE FUNCTION review_refused_claim(p_instalment uuid, p_attempt integer, p_reason text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  PERFORM 1 FROM instalments WHERE id = p_instalment AND attempt = p_attempt AND status IN ('due', 'in_flight') FOR UPDATE;
+  IF NOT FOUND THEN
+    RETURN false;
+  END IF;
+  PERFORM mark_review(p_instalment, p_reason);
+  RETURN true;
 END $$;

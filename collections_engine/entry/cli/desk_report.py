@@ -131,6 +131,24 @@ def summary_table(i: Mapping[str, Any], title: str = "") -> Table:
     )
 
 
+def requests_table(story: Story) -> Table:
+    """Return every attempt: what was asked for, and how it stands."""
+    rows = [
+        (
+            r["attempt"],
+            r["state"] + (f" ({r['close_reason']})" if r["close_reason"] else ""),
+            display_amount(r["amount_minor"], r["currency"]),
+            r["mandate_ref"],
+            r["provider_account"],
+            r["reference"],
+            r["next_check"],
+        )
+        for r in story.requests
+    ]
+    columns = ["attempt", "state", "amount", "mandate", "account", "reference", "next check"]
+    return table(columns, rows, "Requests", empty="No attempt was ever made.")
+
+
 def sendings_table(story: Story) -> Table:
     """Return what was sent, when, under which key, and what was answered then."""
     keys = {r["attempt"]: r["idempotency_key"] for r in story.requests}
@@ -198,6 +216,7 @@ def shown_texts(shown: Shown) -> list[Table | str]:
     parts: list[Table | str] = [
         summary_table(shown.story.instalment),
         "",
+        requests_table(shown.story),
         sendings_table(shown.story),
         payments_now_table(shown),
     ]

@@ -35,8 +35,9 @@ def show(ref: str) -> int:
         story = retrying(engine.source, lambda c: desk.story(c, row))
     document = report.story_document(story)
     document.pop("audit")
-    parts = [report.summary_table(story.instalment), "", report.sendings_table(story)]
-    emit(document, *parts, report.movements_table(story))
+    sent, books = report.sendings_table(story), report.movements_table(story)
+    attempts = report.requests_table(story)
+    emit(document, report.summary_table(story.instalment), "", attempts, sent, books)
     return 0
 
 
@@ -52,7 +53,8 @@ def history(ref: str) -> int:
     with open_engine(readonly=True) as engine:
         row = row_named(engine, ref)
         story = retrying(engine.source, lambda c: desk.story(c, row))
-    shown = [report.sendings_table(story), report.movements_table(story)]
+    shown = [report.requests_table(story), report.sendings_table(story)]
+    shown.append(report.movements_table(story))
     if story.items:
         shown.append(report.items_table(story))
     emit(report.story_document(story), *shown, report.audit_table(story))

@@ -83,10 +83,16 @@ class Situation:
         return None
 
     def not_shown(self, payments: Sequence[ProviderPayment]) -> list[str]:
-        """Return the ids of payments ever recorded that this lookup does not show (P2)."""
+        """Return the ids of payments ever recorded that this lookup does not show (P2).
+
+        On a rail without lookup that is allowed explicitly, our own books stand for it (P13).
+        """
         requests = (self.request, *self.others)
         expected = {k for r in requests for k in (*r.own_payments, *r.named_payments)}
-        return sorted(i for a, i in expected - {p.key for p in payments} if a != BY_HAND)
+        unasked = {BY_HAND}
+        if self.contract.lookup is LookupKind.NONE and self.books_stand_for_lookup:
+            unasked.add(self.request.provider_account)
+        return sorted(i for a, i in expected - {p.key for p in payments} if a not in unasked)
 
     def ours_by_reference(self, payment: ProviderPayment) -> bool:
         """Whether the payment carries the reference of one of this instalment's requests."""
@@ -275,9 +281,6 @@ def _has_proven_end(s: Situation, other: Request, lookup: Lookup) -> bool:
         shown = [p for p in lookup.payments if s.owner(p) is other]
         if not mine or not all(_known(s, p) for p in shown):
             return False
-        fetched = {p.payment_id for p in shown}
-        if not s.books_stand_for_lookup and not all(b.payment_id in fetched for b in mine):
-            return False  # Known means fetched now (P9)
         reversed_for_good = all(b.net_minor == 0 and not b.dispute_open for b in mine)
         return other.rest_released or reversed_for_good
     return False

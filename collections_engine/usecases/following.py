@@ -87,8 +87,8 @@ def follow(context: Context, row: History, request: Request, now: datetime) -> D
             context.steps.settle(Item(row.instalment_id, fact=known)).result
             for known in decision.facts
         }
-        row = context.steps.history(row.instalment_id)
-        if not NEWS & results:  # found again for ever: a person looks
+        before, row = row.facts_seen, context.steps.history(row.instalment_id)
+        if row.facts_seen == before and not NEWS & results:  # found again for ever: a person looks
             kinds = ", ".join(known.kind.value for known in decision.facts)
             context.steps.review_followed(row, request.id, "books_differ", {"detail": kinds})
             return decision

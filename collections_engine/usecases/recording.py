@@ -68,7 +68,8 @@ def review(
 ) -> Outcome:
     """A person must look; the row stays where it is and nothing is sent for it (P8)."""
     evidence = {"detail": detail, "meaning": text, "request": str(claim.request.id)}
-    context.steps.review(claim, reason, {k: v for k, v in evidence.items() if v})
+    if not context.steps.review(claim, reason, {k: v for k, v in evidence.items() if v}):
+        return Outcome(Kind.SKIPPED, "taken_by_another", *about(claim), claimed=True)
     context.log("row.review", request=str(claim.request.id), reason=reason, detail=detail[:200])
     return Outcome(Kind.REVIEW, reason, *about(claim), claimed=True)
 
@@ -91,7 +92,7 @@ def book(claim: Claim, facts: Sequence[Fact], context: Context) -> Outcome | Aga
 
     Facts that change nothing, or cannot be stored, would be found again for ever: a person looks.
     """
-    results = []
+    results, moved = [], False
     for found in facts:
         try:
             settled = context.steps.settle(Item(claim.instalment_id, fact=found))
@@ -100,8 +101,9 @@ def book(claim: Claim, facts: Sequence[Fact], context: Context) -> Outcome | Aga
                 raise
             return review(claim, context, "fact_not_storable", found.kind.value)
         results.append(settled.result)
+        moved = settled.facts_seen != claim.facts_seen
         context.log("fact.booked", request=str(claim.request.id), fact=found.kind.value)
-    if not NEWS.intersection(results):
+    if not moved and not NEWS.intersection(results):
         kinds = ", ".join(found.kind.value for found in facts)
         return review(claim, context, "books_differ", kinds)
     return AGAIN

@@ -45,6 +45,7 @@ def retrying(
     source: ConnectionSource,
     work: Callable[[Connection], T],
     seconds: float = RETRY_SECONDS,
+    *,
     retry: Callable[[BaseException], bool] = db.transient,
 ) -> T:
     """Run a repeatable database step, again after transient faults, each time on another connection."""

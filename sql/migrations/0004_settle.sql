@@ -252,9 +252,7 @@ BEGIN
   END IF;
   UPDATE instalments n
      SET status = target, facts_seen = n.facts_seen + 1,
-         attempt = GREATEST(n.attempt, p_min_attempt, voided, CASE WHEN target IN ('due', 'failed') THEN (
-             SELECT max(r.attempt) + 1 FROM payment_requests r WHERE r.instalment_id = n.id AND r.state IN ('collected', 'declined', 'void')) END),
-         declines = n.declines + p_declines,
+         attempt = GREATEST(n.attempt, p_min_attempt, voided), declines = n.declines + p_declines,
          collect_date = CASE WHEN target = 'due' THEN GREATEST(n.collect_date, COALESCE(p_collect_date, n.collect_date)) ELSE n.collect_date END,
          claimed_by = CASE WHEN target IN ('in_flight', 'submitted') THEN n.claimed_by END,
          claim_token = CASE WHEN target IN ('in_flight', 'submitted') THEN n.claim_token END,
@@ -264,6 +262,10 @@ BEGIN
          review_reason = CASE WHEN p_clear_review AND NOT has_open AND resolved_by_fact(n.review_reason, target = 'paid')
                               THEN NULL ELSE n.review_reason END
    WHERE n.id = p_instalment;
+  -- What is still owed beside money that this attempt did collect is made due by a person only (P11, P15).
+  PERFORM mark_review(p_instalment, 'smaller_payment', jsonb_build_object('attempt', r.attempt, 'outstanding', n.outstanding_amount))
+    FROM instalments n JOIN payment_requests r ON r.instalment_id = n.id AND r.attempt = n.attempt
+   WHERE n.id = p_instalment AND n.status = 'due' AND r.state = 'collected' AND NOT r.rest_released;
 END $$;
 
 -- A payment under our reference whose instalment is not here: suspense, for a person (P15). Told again,

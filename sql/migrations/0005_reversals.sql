@@ -53,7 +53,7 @@ DECLARE
 BEGIN
   SELECT count(*) FILTER (WHERE movement = 'dispute_opened'), count(*) FILTER (WHERE movement = 'dispute_won') INTO rounds, ended
     FROM ledger_transactions WHERE provider_account = f ->> 'provider_account' AND payment_id = payment;
-  IF kind = 'dispute_opened' AND NOT b.dispute_open AND NOT b.dispute_lost THEN
+  IF kind = 'dispute_opened' AND rounds <= ended AND NOT b.dispute_lost THEN
     -- The state counts even where no money is left to withhold: what is contested follows from all movements.
     PERFORM book(f, payment || ':dispute:' || (rounds + 1), kind, COALESCE(NULLIF(LEAST(amount, b.collected), 0), b.collected), 0, 0, b.misfit);
     UPDATE instalments SET has_open_chargeback = other_dispute_open(id), facts_seen = facts_seen + 1 WHERE id = (f ->> 'instalment_id')::uuid;

@@ -85,7 +85,7 @@ END $$;
 -- A person frees a reviewed row (P17): never permitted, the rest of a smaller payment, refused as
 -- invalid, or a misfit or conflict that was decided on. A row whose request was sent is not freed here.
 CREATE FUNCTION release_review(p_instalment uuid, p_facts_seen bigint, p_reason text) RETURNS text
-LANGUAGE plpgsql VOLATILE AS $$
+LANGUAGE plpgsql VOLATILE STRICT AS $$
 DECLARE i instalments; r payment_requests;
 BEGIN
   SELECT * INTO i FROM instalments WHERE id = p_instalment FOR UPDATE;

@@ -6,6 +6,7 @@ updates and two inserts in a transaction.
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -46,12 +47,17 @@ def measure(server: database.Server, work: Path, n: int) -> dict[str, object]:
     command = [str(database.programs() / "pgbench"), "-n", "-M", "prepared", "-f", str(script)]
     command += ["-c", str(CLIENTS), "-j", "2", "-t", str(each), "-D", "i=0"]
     command += ["-D", f"nc={CLIENTS}", url]
-    meter = Meter({"postgres": server.pid}).start()
-    done = subprocess.run(command, capture_output=True, text=True)
-    meter.stop()
-    if done.returncode != 0 or "failed transactions: 0 " not in done.stdout:
-        raise SystemExit(f"pgbench failed:\n{done.stdout[-600:]}\n{done.stderr[-1500:]}")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as child:
+        meter = Meter({"postgres": server.pid, "pgbench": child.pid}).start()
+        if hasattr(os, "waitid"):  # its end, while it can still be counted
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            child.wait()
+        meter.stop()
+        output = child.communicate()[0].decode(errors="replace")
+    if child.returncode != 0 or "failed transactions: 0 " not in output:
+        raise SystemExit(f"pgbench failed:\n{output[-2000:]}")
     database.check_plain(url, each * CLIENTS)
     server.drop("bench_plain")
-    line = next(x for x in done.stdout.splitlines() if x.startswith("tps"))
+    line = next(x for x in output.splitlines() if x.startswith("tps"))
     return {"rate": float(line.split()[2]), "cores": meter.cores, "others": meter.foreign}

@@ -29,7 +29,7 @@ from tests.bench.report import Figures, show  # noqa: E402
 
 WORK = ROOT / ".bench"
 LATENCY_MS = 50
-THREADS = {0: (32, 64, 128, 192), LATENCY_MS: (128, 192, 256)}
+THREADS = {0: (64, 128, 192), LATENCY_MS: (192, 256, 320)}
 PEER_IN_FLIGHT = 32
 
 
@@ -97,9 +97,7 @@ def _best(
     for _ in range(2):
         for threads in choices:
             wait_until_quiet(options.quiet_seconds / 4)
-            found = engine.measure(
-                server, program, n=options.n // 2, latency_ms=ms, threads=threads
-            )
+            found = engine.measure(server, program, n=options.n, latency_ms=ms, threads=threads)
             rates[threads].append(found["rate"])
     best = max(choices, key=lambda c: median(rates[c]))
     shown = ", ".join(f"{c}: {median(r):.0f}/s" for c, r in rates.items())

@@ -1,4 +1,4 @@
-"""Answers that say nothing about the money: the row stays in flight, under the one key, and is listed.
+"""Answers that say nothing about the money: the row stays in flight, under one key, and listed.
 
 Every test is judged from the gateway's own books; days pass on the clocks that the test sets.
 """
@@ -50,7 +50,9 @@ def test_nine_ambiguous_answers_and_their_controls(scene: Scene, moved: str) -> 
     plain = scene.seed(5, prefix="plain")
     for name, fault in AMBIGUOUS.items():
         options = {k: v for k, v in fault.items() if k != "kind"}
-        scene.rail.fault(fault["kind"], external_ref=nine[name].external_ref, moved=moved, **options)
+        scene.rail.fault(
+            fault["kind"], external_ref=nine[name].external_ref, moved=moved, **options
+        )
     scene.rail.fault("decline", external_ref=declined.external_ref, code="insufficient_funds")
     first = scene.run(deadline=1.0).wait()
     assert (first["collected"], first["declined"], first["review"]) == (5, 1, 9)
@@ -102,7 +104,7 @@ def test_five_days_of_failing_lookups_and_then_the_capture(scene: Scene) -> None
 
 
 def test_paid_by_hand_while_the_first_attempt_is_unknown(scene: Scene) -> None:
-    """B07: no second charge while attempt 1 is unknown; what comes twice is in suspense and shown."""
+    """B07: no second charge while attempt 1 is unknown; what comes twice is in suspense."""
     (row,) = scene.seed(amount=6000, currency="USD")
     scene.rail.fault("cut", moved="late")
     scene.run().wait()
@@ -152,7 +154,7 @@ def test_server_errors_are_never_retried_by_the_client(scene: Scene) -> None:
 
 
 def test_a_stored_error_hides_a_capture(scene: Scene) -> None:
-    """B11: captured, and 500 for as long as the key lives: the lookup settles it without a repeat."""
+    """B11: captured, and 500 for as long as the key lives: the lookup settles it."""
     (row,) = scene.seed(amount=1250)
     scene.rail.fault("status", status=500, moved="yes", saved="answer")
     assert scene.collect(row).wait() == [["review", "http_500"]]
@@ -212,9 +214,11 @@ def test_equal_instalments_of_one_customer_have_keys_of_their_own(scene: Scene) 
     scene.once(two)
 
 
-@pytest.mark.parametrize(("kind", "reason"), [("unauthorized", "http_401"), ("forbidden", "http_403")])
+@pytest.mark.parametrize(
+    ("kind", "reason"), [("unauthorized", "http_401"), ("forbidden", "http_403")]
+)
 def test_a_rejected_credential_stops_the_account(scene: Scene, kind: str, reason: str) -> None:
-    """P7: not processed, no further row is tried in this run (exit 4); later the same key is used."""
+    """P7: not processed, no further row is tried in this run (exit 4); later the same key."""
     many = scene.seed(4)
     scene.rail.fault(kind, on="charge", times=1)
     summary = scene.run(concurrency=1).wait()
@@ -228,7 +232,7 @@ def test_a_rejected_credential_stops_the_account(scene: Scene, kind: str, reason
 
 
 def test_rate_limits_count_for_nothing(scene: Scene) -> None:
-    """P7, B54: 429 is the rail's word for "not processed": same attempt, same key, one capture."""
+    """P7, B54: 429 is the rail's word for "not processed": same attempt, same key."""
     (row,) = scene.seed()
     scene.rail.fault("rate_limited", on="charge", retry_after=30, times=2)
     scene.run().wait()
@@ -255,7 +259,7 @@ def test_a_payment_that_executes_after_the_lookup(scene: Scene) -> None:
 @pytest.mark.parametrize("word", ["amount", "currency", "reference", "mandate", "request_id"])
 @pytest.mark.parametrize("where", ["answer", "books"])
 def test_an_answer_with_a_wrong_field_never_settles(scene: Scene, word: str, where: str) -> None:
-    """P7, P15: what is not the request's settles nothing by itself; books that differ are reviewed."""
+    """P7, P15: what is not the request's settles nothing; books that differ are reviewed."""
     (row,) = scene.seed()
     scene.rail.fault("wrong_answer", on="charge", field=word, where=where, times=1)
     scene.collect(row).wait()
@@ -263,7 +267,7 @@ def test_an_answer_with_a_wrong_field_never_settles(scene: Scene, word: str, whe
     assert {q["idempotency_key"] for q in scene.posts(row)} == {row.key()}
     captured = [m for m in scene.rail.movements() if m["type"] == "collect"]
     assert len(captured) == 1
-    if where == "answer" or word == "request_id":  # our own key named it, and the rest fits
+    if where == "answer":
         scene.once(row)
     else:
         open_items = scene.connection.execute(

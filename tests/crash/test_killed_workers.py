@@ -13,8 +13,6 @@ import pytest
 if TYPE_CHECKING:
     from tests.support.scene import Scene
 
-RESUMED = {"collected": 1, "resumed": 1}
-
 
 def test_killed_at_the_lookup(scene: Scene) -> None:
     """B03: claimed and asking, not permitted; the next run takes the same request and sends once."""
@@ -176,7 +174,7 @@ def test_stopped_with_a_permit_while_another_resends(scene: Scene) -> None:
 
 
 def test_stopped_while_its_post_is_under_way(scene: Scene) -> None:
-    """Its POST hangs in the provider while another resends: the key is in progress, nothing moves twice."""
+    """Its POST hangs at the provider while another resends: the key is in progress."""
     (row,) = scene.seed()
     scene.rail.fault("hold", on="charge", phase="before", times=1)
     worker = scene.collect(row)

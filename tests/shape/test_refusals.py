@@ -38,10 +38,14 @@ def world(connect: Connect) -> psycopg.Connection[Any]:
 
 def refused(connection: psycopg.Connection[Any], state: str, *statements: str) -> str:
     """The last of these is refused with this SQLSTATE, at the latest at COMMIT; the message."""
-    with pytest.raises(psycopg.Error) as caught, connection.transaction():
-        for statement in statements:
-            connection.execute(statement.encode())
-        connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+
+    def attempt() -> None:
+        with connection.transaction():
+            for statement in [*statements, "SET CONSTRAINTS ALL IMMEDIATE"]:
+                connection.execute(statement.encode())
+
+    with pytest.raises(psycopg.Error) as caught:
+        attempt()
     assert caught.value.sqlstate == state, caught.value
     return str(caught.value)
 
@@ -71,16 +75,24 @@ KEPT = [
     "database_identity", "provider_accounts", "review_items", "verdicts", "runs", "inbox",
 ]  # fmt: skip
 _MORE = (
-    "INSERT INTO gateway_answers (permit_id, request_id, kind) SELECT permit_id, request_id,"
-    " 'ambiguous' FROM permits",
-    "INSERT INTO fact_conflicts (provider_account, external_movement_id, movement, booked, reported)"
-    " VALUES ('a', 'b', 'c', '{}', '{}')",
+    (
+        "INSERT INTO gateway_answers (permit_id, request_id, kind) SELECT permit_id, request_id,"
+        " 'ambiguous' FROM permits"
+    ),
+    (
+        "INSERT INTO fact_conflicts (provider_account, external_movement_id, movement, booked, reported)"
+        " VALUES ('a', 'b', 'c', '{}', '{}')"
+    ),
     "INSERT INTO review_items (kind, reason) VALUES ('identity', 'x')",
     "INSERT INTO runs (id, kind) VALUES (gen_random_uuid(), 'run')",
-    "INSERT INTO inbox (provider_account, event_id, event_type, payload)"
-    " VALUES ('simulator', 'e', 't', '')",
-    "INSERT INTO verdicts (request_id, instalment_id, facts_seen, actor, reason, proposed_by)"
-    " SELECT id, instalment_id, 0, 'a', 'r', 'p' FROM payment_requests LIMIT 1",
+    (
+        "INSERT INTO inbox (provider_account, event_id, event_type, payload)"
+        " VALUES ('simulator', 'e', 't', '')"
+    ),
+    (
+        "INSERT INTO verdicts (request_id, instalment_id, facts_seen, actor, reason, proposed_by)"
+        " SELECT id, instalment_id, 0, 'a', 'r', 'p' FROM payment_requests LIMIT 1"
+    ),
 )
 
 
@@ -108,10 +120,10 @@ def test_rows_that_are_never_deleted(world: psycopg.Connection[Any], table: str)
 
 
 ILLEGAL: dict[str, tuple[str, str]] = {
-    # the instalment (P1, P8, P14, P15)
+    # instalments: P1, P8, P14, P15
     "release of a sent row": (
-        "UPDATE instalments SET status = 'due', claimed_by = NULL, claim_token = NULL,"
-        f" lease_until = NULL, in_flight_since = NULL, sendings = 0 WHERE {row('sending')}",
+        ("UPDATE instalments SET status = 'due', claimed_by = NULL, claim_token = NULL,"
+        f" lease_until = NULL, in_flight_since = NULL, sendings = 0 WHERE {row('sending')}"),
         CHECK,
     ),
     "cancelling a sent row": (
@@ -122,8 +134,8 @@ ILLEGAL: dict[str, tuple[str, str]] = {
         f"UPDATE instalments SET status = 'in_flight' WHERE {row('due')}", CHECK
     ),
     "a claim by no request": (
-        "UPDATE instalments SET status = 'in_flight', claimed_by = gen_random_uuid(), claim_token ="
-        f" gen_random_uuid(), lease_until = now(), in_flight_since = now() WHERE {row('due')}",
+        ("UPDATE instalments SET status = 'in_flight', claimed_by = gen_random_uuid(), claim_token ="
+        f" gen_random_uuid(), lease_until = now(), in_flight_since = now() WHERE {row('due')}"),
         FOREIGN,
     ),
     "owing less than nothing": (
@@ -153,13 +165,13 @@ ILLEGAL: dict[str, tuple[str, str]] = {
     ),
     "sendings forgotten": (f"UPDATE instalments SET sendings = 0 WHERE {row('sending')}", CHECK),
     "the same external_ref twice": (
-        "INSERT INTO instalments (id, external_ref, customer_ref, mandate_ref, provider_account,"
+        ("INSERT INTO instalments (id, external_ref, customer_ref, mandate_ref, provider_account,"
         " due_date, collect_date, amount, outstanding_amount, currency) SELECT gen_random_uuid(),"
         " external_ref, customer_ref, mandate_ref, provider_account, due_date, collect_date, 1, 1,"
-        f" 'GBP' FROM instalments WHERE {row('due')}",
+        f" 'GBP' FROM instalments WHERE {row('due')}"),
         UNIQUE,
     ),
-    # the request (P4, P13, P14)
+    # requests: P4, P13, P14
     "a second open request": (
         "INSERT INTO payment_requests (id, instalment_id, attempt, idempotency_key, amount, currency,"
         " mandate_ref, provider_account, reference) SELECT gen_random_uuid(), instalment_id, 2, 'k',"
@@ -181,8 +193,8 @@ ILLEGAL: dict[str, tuple[str, str]] = {
         f"UPDATE payment_requests SET body = 'x' WHERE {request('sending')}", CHECK
     ),
     "another mandate after the permit": (
-        "INSERT INTO mandates (mandate_ref, customer_ref) VALUES ('MD-x', 'c-due-1');"
-        f"UPDATE payment_requests SET mandate_ref = 'MD-x' WHERE {request('sending')}",
+        ("INSERT INTO mandates (mandate_ref, customer_ref) VALUES ('MD-x', 'c-due-1');"
+        f"UPDATE payment_requests SET mandate_ref = 'MD-x' WHERE {request('sending')}"),
         CHECK,
     ),
     "another key": (
@@ -201,33 +213,33 @@ ILLEGAL: dict[str, tuple[str, str]] = {
         f"UPDATE payment_requests SET sendings = sendings + 1 WHERE {request('sending')}", CHECK
     ),
     "two sendings for one permit": (
-        "UPDATE payment_requests SET sendings = sendings + 2, permit_id = gen_random_uuid()"
-        f" WHERE {request('sending')}",
+        ("UPDATE payment_requests SET sendings = sendings + 2, permit_id = gen_random_uuid()"
+        f" WHERE {request('sending')}"),
         CHECK,
     ),
     "void after a permit": (
-        "UPDATE payment_requests SET state = 'void', close_reason = 'voided', closed_at = now()"
-        f" WHERE {request('sending')}",
+        ("UPDATE payment_requests SET state = 'void', close_reason = 'voided', closed_at = now()"
+        f" WHERE {request('sending')}"),
         CHECK,
     ),
     "reopening a declined one": (
-        "UPDATE payment_requests SET state = 'sending', close_reason = NULL, closed_at = NULL"
-        f" WHERE {request('declined')}",
+        ("UPDATE payment_requests SET state = 'sending', close_reason = NULL, closed_at = NULL"
+        f" WHERE {request('declined')}"),
         CHECK,
     ),
     "a collected one declined": (
-        "UPDATE payment_requests SET state = 'declined', close_reason = 'provider_declined'"
-        f" WHERE {request('paid')}",
+        ("UPDATE payment_requests SET state = 'declined', close_reason = 'provider_declined'"
+        f" WHERE {request('paid')}"),
         CHECK,
     ),
     "closed without a reason": (
         f"UPDATE payment_requests SET state = 'declined' WHERE {request('sending')}", CHECK
     ),
     "born permitted": (
-        "INSERT INTO payment_requests (id, instalment_id, attempt, idempotency_key, amount, currency,"
+        ("INSERT INTO payment_requests (id, instalment_id, attempt, idempotency_key, amount, currency,"
         " mandate_ref, provider_account, reference, state) SELECT gen_random_uuid(), id, 1, 'k', 1,"
         " 'GBP', mandate_ref, provider_account, 'abcdefghijklmnop-' || repeat('0', 32), 'sending'"
-        f" FROM instalments WHERE {row('due')}",
+        f" FROM instalments WHERE {row('due')}"),
         CHECK,
     ),
     "a sixth sending": (
@@ -235,61 +247,61 @@ ILLEGAL: dict[str, tuple[str, str]] = {
         + request("sending"),
         CHECK,
     ),
-    # permits and answers (P4, P7)
+    # permits and answers: P4, P7
     "one permit's second answer": (
-        "INSERT INTO gateway_answers (permit_id, request_id, kind) SELECT permit_id, request_id,"
-        " 'ambiguous' FROM permits, generate_series(1, 2) WHERE sending = 1",
+        ("INSERT INTO gateway_answers (permit_id, request_id, kind) SELECT permit_id, request_id,"
+        " 'ambiguous' FROM permits, generate_series(1, 2) WHERE sending = 1"),
         UNIQUE,
     ),
     "an answer without a permit": (
-        "INSERT INTO gateway_answers (permit_id, request_id, kind) SELECT gen_random_uuid(), id,"
-        " 'payment' FROM payment_requests LIMIT 1",
+        ("INSERT INTO gateway_answers (permit_id, request_id, kind) SELECT gen_random_uuid(), id,"
+        " 'payment' FROM payment_requests LIMIT 1"),
         FOREIGN,
     ),
     "the same sending permitted twice": (
-        "INSERT INTO permits (permit_id, request_id, sending, claim_token, given_at, valid_until)"
+        ("INSERT INTO permits (permit_id, request_id, sending, claim_token, given_at, valid_until)"
         " SELECT gen_random_uuid(), request_id, sending, claim_token, given_at, valid_until"
-        " FROM permits LIMIT 1",
+        " FROM permits LIMIT 1"),
         UNIQUE,
     ),
-    # the ledger (P15)
+    # the ledger: P15
     "the same movement twice": (
-        "INSERT INTO ledger_transactions (provider_account, external_movement_id, movement, amount,"
+        ("INSERT INTO ledger_transactions (provider_account, external_movement_id, movement, amount,"
         " currency, applied, source) VALUES ('simulator', 'pay_paid', 'collect', 4900, 'GBP', 4900,"
-        " 'person')",
+        " 'person')"),
         UNIQUE,
     ),
     "an unbalanced transaction": (
-        "WITH t AS (INSERT INTO ledger_transactions (provider_account, external_movement_id, movement,"
+        ("WITH t AS (INSERT INTO ledger_transactions (provider_account, external_movement_id, movement,"
         " amount, currency, source) VALUES ('engine', 'x', 'billed', 5, 'GBP', 'person') RETURNING id)"
         " INSERT INTO ledger_entries (transaction_id, account, currency, amount)"
-        " SELECT id, 'receivable/c-due-1', 'GBP', 5 FROM t",
+        " SELECT id, 'receivable/c-due-1', 'GBP', 5 FROM t"),
         CHECK,
     ),
     "a transaction without entries": (
-        "INSERT INTO ledger_transactions (provider_account, external_movement_id, movement, amount,"
-        " currency, source) VALUES ('engine', 'x', 'billed', 5, 'GBP', 'person')",
+        ("INSERT INTO ledger_transactions (provider_account, external_movement_id, movement, amount,"
+        " currency, source) VALUES ('engine', 'x', 'billed', 5, 'GBP', 'person')"),
         CHECK,
     ),
     "an entry added to a balanced one": (
-        "INSERT INTO ledger_entries (transaction_id, account, currency, amount)"
-        " SELECT max(id), 'receivable/c-due-1', 'GBP', 5 FROM ledger_transactions",
+        ("INSERT INTO ledger_entries (transaction_id, account, currency, amount)"
+        " SELECT max(id), 'receivable/c-due-1', 'GBP', 5 FROM ledger_transactions"),
         CHECK,
     ),
     "money that is neither applied nor in suspense": (
-        "INSERT INTO ledger_transactions (provider_account, external_movement_id, movement, amount,"
-        " currency, applied, source) VALUES ('engine', 'x', 'collect', 5, 'GBP', 4, 'person')",
+        ("INSERT INTO ledger_transactions (provider_account, external_movement_id, movement, amount,"
+        " currency, applied, source) VALUES ('engine', 'x', 'collect', 5, 'GBP', 4, 'person')"),
         CHECK,
     ),
     "an entry of nothing": (
-        "INSERT INTO ledger_entries (transaction_id, account, currency, amount)"
-        " SELECT max(id), 'receivable/c-due-1', 'GBP', 0 FROM ledger_transactions",
+        ("INSERT INTO ledger_entries (transaction_id, account, currency, amount)"
+        " SELECT max(id), 'receivable/c-due-1', 'GBP', 0 FROM ledger_transactions"),
         CHECK,
     ),
-    # identity and control (P18, P4)
+    # identity and control: P18, P4
     "a second identity": (
-        "INSERT INTO database_identity (one, identity, system_identifier, database_oid, timeline)"
-        " VALUES (true, 'ponmlkjihgfedcba', '1', 1, 1)",
+        ("INSERT INTO database_identity (one, identity, system_identifier, database_oid, timeline)"
+        " VALUES (true, 'ponmlkjihgfedcba', '1', 1, 1)"),
         UNIQUE,
     ),
     "a pause without a reason": ("UPDATE engine_control SET paused = true", CHECK),

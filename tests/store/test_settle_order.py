@@ -92,7 +92,7 @@ STORIES: dict[str, list[tuple[str, dict[str, Any]]]] = {
 def end_state(connection: psycopg.Connection[Any], row: Row) -> dict[str, Any]:
     """All that must not depend on the order in which the facts came."""
     now = state(connection, row)
-    kept = ("status", "outstanding_amount", "has_open_chargeback", "review_reason", "attempt")
+    kept = ("status", "outstanding_amount", "has_open_chargeback", "review_reason")
     entries = connection.execute(
         "SELECT e.account, e.currency, sum(e.amount)::bigint FROM ledger_entries e"
         " JOIN ledger_transactions t ON t.id = e.transaction_id WHERE t.instalment_id = %s"
@@ -110,6 +110,8 @@ def end_state(connection: psycopg.Connection[Any], row: Row) -> dict[str, Any]:
     ).fetchall()
     return {
         **{k: now[k] for k in (*kept, "declines", "claimed_by", "collect_date")},
+        # The number of the attempt that would come next; a paid row has none.
+        "attempt": now["attempt"] if now["status"] != "paid" else None,
         "request": rows.request_state(connection, row),
         "entries": [(str(a).replace(row.customer_ref, "c"), c, m) for a, c, m in entries],
         "items": items,

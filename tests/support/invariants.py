@@ -18,6 +18,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from collections_engine.domain.request import parse_reference
+import itertools
 
 Json = Mapping[str, Any]
 Breach = tuple[str, UUID | None, str]
@@ -81,7 +82,11 @@ def check(connection: psycopg.Connection[Any], books: Json, *, final: bool = Fal
     found += list(_nothing_open(both)) if final else []
     assert not found, "\n".join(
         [f"{name}: {text}" for name, _, text in found]
-        + [line for row in dict.fromkeys(r for _, r, _ in found if r) for line in _history(both, row)]
+        + [
+            line
+            for row in dict.fromkeys(r for _, r, _ in found if r)
+            for line in _history(both, row)
+        ]
     )
 
 
@@ -112,13 +117,15 @@ def _one_movement_per_request(b: _Books) -> Iterator[Breach]:
 
 
 def _every_movement_is_booked(b: _Books) -> Iterator[Breach]:
-    """I2: a movement has its ledger credit, an item that names it, or an open request that looks."""
+    """I2: a movement has its credit, an item that names it, or an open request that looks."""
     booked = {
         (t["external_movement_id"], t["amount"], t["currency"])
         for t in b.ledger
         if t["movement"] == "collect"
     }
-    looking = {r["instalment_id"] for r in b.requests.values() if r["state"] in ("sending", "accepted")}
+    looking = {
+        r["instalment_id"] for r in b.requests.values() if r["state"] in ("sending", "accepted")
+    }
     for m in b.movements:
         row = b.row_of(m["reference"])
         if m["type"] != "collect" or row is None:
@@ -131,11 +138,17 @@ def _every_movement_is_booked(b: _Books) -> Iterator[Breach]:
 
 def _no_credit_without_movement(b: _Books) -> Iterator[Breach]:
     """I3: each collect in our ledger is a movement of the gateway's, with its amount."""
-    moved = {(m["payment_id"], m["amount"], m["currency"]) for m in b.movements if m["type"] == "collect"}
+    moved = {
+        (m["payment_id"], m["amount"], m["currency"]) for m in b.movements if m["type"] == "collect"
+    }
     for t in b.ledger:
         fact = (t["external_movement_id"], t["amount"], t["currency"])
         if t["movement"] == "collect" and fact not in moved:
-            yield "I3", t["instalment_id"], f"ledger transaction {t['id']} credits what never moved: {fact}"
+            yield (
+                "I3",
+                t["instalment_id"],
+                f"ledger transaction {t['id']} credits what never moved: {fact}",
+            )
 
 
 def _ledger_balances(b: _Books) -> Iterator[Breach]:
@@ -152,7 +165,11 @@ def _no_limbo(b: _Books) -> Iterator[Breach]:
         row = b.rows[r["instalment_id"]]
         if r["state"] not in ("sending", "accepted"):
             if row["claimed_by"] == r["id"] and r["state"] != "recorded":
-                yield "I5", row["id"], f"the row is held by request {r['id']}, which is {r['state']}"
+                yield (
+                    "I5",
+                    row["id"],
+                    f"the row is held by request {r['id']}, which is {r['state']}",
+                )
             continue
         found = row["claimed_by"] == r["id"] and row["status"] in ("in_flight", "submitted")
         if not found and not b.reviewed(row["id"]):
@@ -178,9 +195,13 @@ def _keys_are_spent_one_by_one(b: _Books) -> Iterator[Breach]:
         if len(used) > 1 + ended + back:
             yield "I6", row, f"{len(used)} keys were used after {ended} declines, {back} reversals"
         sent = sorted((r for r in mine if r["sent_at"]), key=lambda r: r["sent_at"])
-        for first, second in zip(sent, sent[1:], strict=False):
+        for first, second in itertools.pairwise(sent):
             if first["closed_at"] is None or first["closed_at"] > second["sent_at"]:
-                yield "I6", row, f"attempt {second['attempt']} was sent while {first['attempt']} was open"
+                yield (
+                    "I6",
+                    row,
+                    f"attempt {second['attempt']} was sent while {first['attempt']} was open",
+                )
 
 
 def _posts_have_permits(b: _Books) -> Iterator[Breach]:
@@ -194,7 +215,11 @@ def _posts_have_permits(b: _Books) -> Iterator[Breach]:
             continue
         count[key] += 1
         if q["sha256"] != r["body_sha256"]:
-            yield "I7", r["instalment_id"], f"a POST under {key} has other bytes than were permitted"
+            yield (
+                "I7",
+                r["instalment_id"],
+                f"a POST under {key} has other bytes than were permitted",
+            )
     for key, posts in count.items():
         r = b.by_key[key]
         if posts > r["sendings"]:
@@ -224,7 +249,10 @@ def _no_permit_under_a_chargeback(b: _Books) -> Iterator[Breach]:
 
 def _trail_is_whole(b: _Books) -> Iterator[Breach]:
     """I10: each transition has its entry, so that the trail leads from the start to the present."""
-    for entity, things, start in (("instalment", b.rows, "due"), ("request", b.requests, "recorded")):
+    for entity, things, start in (
+        ("instalment", b.rows, "due"),
+        ("request", b.requests, "recorded"),
+    ):
         column = "status" if entity == "instalment" else "state"
         at = dict.fromkeys(things, start)
         for a in b.audit:
@@ -232,18 +260,30 @@ def _trail_is_whole(b: _Books) -> Iterator[Breach]:
             if name is None or name not in at:
                 continue
             if a["from_state"] != at[name]:
-                yield "I10", a["instalment_id"], f"{entity} {name}: {at[name]}, then from {a['from_state']}"
+                yield (
+                    "I10",
+                    a["instalment_id"],
+                    f"{entity} {name}: {at[name]}, then from {a['from_state']}",
+                )
             at[name] = a["to_state"]
         for name, thing in things.items():
             if thing[column] != at[name]:
                 row = name if entity == "instalment" else thing["instalment_id"]
-                yield "I10", row, f"{entity} {name} is {thing[column]}, its trail ends at {at[name]}"
+                yield (
+                    "I10",
+                    row,
+                    f"{entity} {name} is {thing[column]}, its trail ends at {at[name]}",
+                )
     permitted: defaultdict[str, int] = defaultdict(int)
     for a in b.audit:
         permitted[a["entity_id"]] += a["action"] == "permitted"
     for r in b.requests.values():
         if permitted[str(r["id"])] != r["sendings"]:
-            yield "I10", r["instalment_id"], f"request {r['id']}: {r['sendings']} sendings, trail differs"
+            yield (
+                "I10",
+                r["instalment_id"],
+                f"request {r['id']}: {r['sendings']} sendings, trail differs",
+            )
 
 
 def _nothing_open(b: _Books) -> Iterator[Breach]:
@@ -274,7 +314,15 @@ def _history(b: _Books, row: UUID) -> Iterator[str]:
     yield "row: " + ", ".join(f"{name}={i[name]}" for name in shown)
     for r in b.requests.values():
         if r["instalment_id"] == row:
-            names = ("attempt", "state", "close_reason", "sendings", "sent_at", "closed_at", "next_check")
+            names = (
+                "attempt",
+                "state",
+                "close_reason",
+                "sendings",
+                "sent_at",
+                "closed_at",
+                "next_check",
+            )
             yield f"request {r['id']}: " + ", ".join(f"{n}={r[n]}" for n in names)
     for a in b.audit:
         if a["instalment_id"] == row:
@@ -282,7 +330,8 @@ def _history(b: _Books, row: UUID) -> Iterator[str]:
             yield f"audit {a['id']} {a['actor']} {a['entity']} {a['action']} {change} {a['detail']}"
     for t in b.ledger:
         if t["instalment_id"] == row:
-            yield f"ledger {t['movement']} {t['external_movement_id']} {t['amount']} ({t['source']})"
+            told = (t["movement"], t["external_movement_id"], t["amount"], t["source"])
+            yield f"ledger {told}"
     for m in b.movements:
         if b.row_of(m["reference"]) == row:
             yield f"gateway {m['type']} {m['payment_id']} {m['amount']} request {m['request_id']}"

@@ -13,6 +13,7 @@ and leaves; the test signals it by pid. A child that is killed leaves no result.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import select
@@ -122,9 +123,15 @@ class Workers:
         self._reader.start()
 
     def collect(
-        self, database: str, gateway: str, dues: Sequence[Due], *, actor: str = "worker", **more: Any
+        self,
+        database: str,
+        gateway: str,
+        dues: Sequence[Due],
+        *,
+        actor: str = "worker",
+        **more: Any,
     ) -> Worker:
-        """Run `collect` on each of these, one after the other; the result is [kind, reason] each."""
+        """Run `collect` on each of these in turn; the result is [kind, reason] of each."""
         asked = [[str(d.instalment_id), d.attempt, d.external_ref] for d in dues]
         return self.start("collect", database, gateway, actor=actor, dues=asked, **more)
 
@@ -169,12 +176,12 @@ class Workers:
     def close(self) -> None:
         """Kill what still runs and end the server."""
         self.end_all()
-        for stream in (self._child.stdin, self._child.stdout):
-            if stream is self._child.stdout:
-                self._child.wait(WAIT_SECONDS)
-                self._reader.join(WAIT_SECONDS)
-            assert stream is not None
-            stream.close()
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._child.stdin.close()
+        self._child.wait(WAIT_SECONDS)
+        self._reader.join(WAIT_SECONDS)
+        self._child.stdout.close()
         self._folder.cleanup()
 
     def __enter__(self) -> Self:
@@ -207,11 +214,8 @@ class Workers:
 
 def serve(commands: IO[str]) -> None:
     """Fork a child for each line; say when one started and how it ended."""
-    import collections_engine.usecases.run
-    import collections_engine.wiring
-    import psycopg_pool
-    import tests.support.rows  # noqa: F401 - what the children need is warm
-
+    for name in ("psycopg_pool", "collections_engine.wiring", "tests.support.rows"):
+        importlib.import_module(name)  # what the children need is warm
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -279,7 +283,8 @@ def _context(job: Job, source: Any) -> tuple[Context, threading.Event]:
     from tests.support import rows
 
     if "retry_seconds" in job:  # how long a step goes on trying; a test need not wait for all of it
-        steps.retrying.__defaults__ = (job["retry_seconds"],)
+        defaults = steps.retrying.__defaults__ or ()
+        steps.retrying.__defaults__ = (job["retry_seconds"], *defaults[1:])
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     limits = Limits(
@@ -381,8 +386,8 @@ def _run(job: Job) -> Any:
     options = RunOptions(
         job["kind"],
         context.business_date,
-        due_from=_date(job.get("due_from")),
-        due_to=_date(job.get("due_to")),
+        due_from=date.fromisoformat(job["due_from"]) if "due_from" in job else None,
+        due_to=date.fromisoformat(job["due_to"]) if "due_to" in job else None,
         concurrency=job.get("concurrency", 8),
         join=job.get("join", False),
     )
@@ -393,10 +398,6 @@ def _run(job: Job) -> Any:
         alive.close()
         pool.close()
     return {**summary.document(), "exit_code": summary.exit_code}
-
-
-def _date(text: str | None) -> date | None:
-    return date.fromisoformat(text) if text else None
 
 
 if __name__ == "__main__":

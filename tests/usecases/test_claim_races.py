@@ -1,7 +1,7 @@
-"""Many processes, one row: claims, permits and whole runs that meet at the same moment.
+"""Many processes, one row: claims and permits that meet at the same moment.
 
-The processes are real and start together; the winner is counted in the database, the money in the
-gateway's own books.
+The claimers are real processes and start together; the winner is counted in the database. What
+lands between the steps, and whole runs that overlap, are in `tests/crash`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections import Counter
 from dataclasses import replace
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
 from collections_engine.domain.claim import ClaimAsk, Permit, PermitAsk, PermitRefused
 from collections_engine.domain.outcome import FactKind
-from collections_engine.store import claims, control, db
+from collections_engine.store import claims, db
 from tests.simulator.rail import Process
 from tests.support import rows
 from tests.support.scene import Scene
@@ -71,13 +71,13 @@ def race(scene: Scene, many: Sequence[Row], *, attempts: Sequence[int]) -> list[
         for k, a in enumerate(attempts)
     ]
     for n in range(len(many)):
-        wait_until(lambda n=n: waiting(lock, n) == len(racers))  # type: ignore[misc]
+        wait_until(lambda n=n: standing(lock, n) == len(racers))  # type: ignore[misc]
         lock.execute("SELECT pg_advisory_unlock(%s, %s)", (RACE, n))
     results = [racer.wait() for racer in racers]
     return [[won[n] for won in results] for n in range(len(many))]
 
 
-def waiting(connection: psycopg.Connection[Any], n: int) -> int:
+def standing(connection: psycopg.Connection[Any], n: int) -> int:
     """How many claimers stand at the start of round n."""
     found = connection.execute(
         "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
@@ -128,7 +128,7 @@ def test_different_requests_for_one_row(scene: Scene) -> None:
 
 
 def test_a_row_that_is_not_due_is_claimed_through_no_door(scene: Scene) -> None:
-    """B01: paid, and not due before August: neither run nor direct claim asks the gateway anything."""
+    """B01: paid, and not due before August: neither run nor direct claim charges anything."""
     (paid,) = scene.seed(prefix="i-07", customer="c1", mandate="MD-1", due=date(2026, 7, 1))
     (later,) = scene.seed(prefix="i-08", customer="c1", mandate="MD-1", due=date(2026, 8, 1))
     by_hand = scene.rail.control(
@@ -143,6 +143,20 @@ def test_a_row_that_is_not_due_is_claimed_through_no_door(scene: Scene) -> None:
     assert scene.rail.requests() == []
     state = scene.state(later)
     assert (state["status"], state["claimed_by"]) == ("due", None)
+    scene.check()
+
+
+def test_a_claim_whose_answer_was_lost_is_repeatable(
+    scene: Scene, steps: Callable[[], db.Connection]
+) -> None:
+    """P1: the same token claims again while the lease lives; another token does not."""
+    (row,) = scene.seed()
+    ask = ClaimAsk(row.id, 1, uuid4(), rows.IDENTITY)
+    found = [
+        claims.claim(steps(), [a], day=rows.DAY, lease=rows.LIMITS.lease)[0]
+        for a in (ask, ask, replace(ask, token=uuid4()))
+    ]
+    assert [f is not None for f in found] == [True, True, False]
     scene.check()
 
 
@@ -186,9 +200,7 @@ def steps(database: str) -> Iterator[Callable[[], db.Connection]]:
 
 def ask_permit(connection: db.Connection, ask: PermitAsk) -> Permit | PermitRefused:
     """P4 for one row."""
-    (found,) = claims.permit(
-        connection, [ask], day=rows.DAY, duration=rows.LIMITS.permit, caps={}
-    )
+    (found,) = claims.permit(connection, [ask], day=rows.DAY, duration=rows.LIMITS.permit, caps={})
     return found
 
 
@@ -249,9 +261,7 @@ def test_resend_compares_and_sets(scene: Scene, steps: Callable[[], db.Connectio
     scene.check()
 
 
-def test_the_same_permit_id_is_one_permit(
-    scene: Scene, steps: Callable[[], db.Connection]
-) -> None:
+def test_the_same_permit_id_is_one_permit(scene: Scene, steps: Callable[[], db.Connection]) -> None:
     """P4: a repeat after a lost answer returns the same permit; after its end it returns none."""
     (row,) = scene.seed()
     session, claimed = steps(), rows.claim(scene.connection, row)
@@ -287,254 +297,3 @@ def test_a_permit_under_another_body_keeps_the_first_bytes(
     found = ask_permit(steps(), ask)
     assert isinstance(found, Permit)
     assert (found.body, found.sendings) == (b"{}", 2)
-
-
-# ---------------------------------------------------------------- what lands in between
-
-
-def chargeback(c: psycopg.Connection[Any], row: Row, _scene: Scene) -> None:
-    """The customer's bank disputes."""
-    c.execute("UPDATE instalments SET has_open_chargeback = true WHERE id = %s", (row.id,))
-
-
-def hold(c: psycopg.Connection[Any], row: Row, _scene: Scene) -> None:
-    """A person holds the row."""
-    c.execute(
-        "UPDATE instalments SET on_hold = true, hold_reason = 'asked' WHERE id = %s", (row.id,)
-    )
-
-
-def pause(c: psycopg.Connection[Any], _row: Row, _scene: Scene) -> None:
-    """A person pauses the engine."""
-    control.pause(c, "*", "a test", "operator")
-
-
-def pause_account(c: psycopg.Connection[Any], _row: Row, _scene: Scene) -> None:
-    """A person pauses the account."""
-    control.pause(c, rows.ACCOUNT, "a test", "operator")
-
-
-def cancel_mandate(c: psycopg.Connection[Any], row: Row, _scene: Scene) -> None:
-    """The mandate is cancelled."""
-    c.execute("UPDATE mandates SET status = 'cancelled' WHERE mandate_ref = %s", (row.mandate_ref,))
-
-
-def review(c: psycopg.Connection[Any], row: Row, _scene: Scene) -> None:
-    """Evidence from elsewhere puts the row under review."""
-    c.execute("SELECT mark_review(%s, 'a test')", (row.id,))
-
-
-def full_payment(c: psycopg.Connection[Any], row: Row, scene: Scene) -> None:
-    """The customer pays all of it by hand."""
-    _by_hand(c, row, scene, row.amount_minor)
-
-
-def part_payment(c: psycopg.Connection[Any], row: Row, scene: Scene) -> None:
-    """The customer pays a part by hand."""
-    _by_hand(c, row, scene, 900)
-
-
-def _by_hand(c: psycopg.Connection[Any], row: Row, scene: Scene, amount: int) -> None:
-    paid = scene.rail.control(
-        "by-hand",
-        reference=row.reference,
-        amount=amount,
-        currency=row.currency,
-        mandate=row.mandate_ref,
-    )
-    rows.settle(c, rows.said(row, FactKind.COLLECTED, paid["id"], own=None, amount=amount))
-
-
-Event = Any
-STOPPING = [chargeback, hold, pause, pause_account, cancel_mandate, review]
-EVENTS = [*STOPPING, full_payment, part_payment]
-
-
-def judge(scene: Scene, row: Row, event: Event) -> None:
-    """Nothing was sent for what stops; after a part payment the rest was asked for, once."""
-    scene.check()
-    sent = [q["body"] for q in scene.posts(row)]
-    if event is part_payment:
-        assert len(sent) == 1
-        assert '"amount":4000,' in sent[0]
-        assert (sorted(scene.moved(row)), scene.status(row)) == ([900, 4000], "paid")
-    elif event is full_payment:
-        assert (sent, scene.moved(row), scene.status(row)) == ([], [4900], "paid")
-    else:
-        assert (sent, scene.moved(row)) == ([], [])
-        assert scene.status(row) in ("due", "in_flight" if event is review else "due")
-
-
-@pytest.mark.parametrize("event", EVENTS)
-def test_landing_between_pick_and_claim(scene: Scene, event: Event) -> None:
-    """It was picked, then this happened: the claim sees it on the row, or the permit does."""
-    (row,) = scene.seed()
-    event(scene.connection, row, scene)
-    worker = scene.collect(row)
-    worker.wait()
-    if event is part_payment:
-        scene.resume()
-    judge(scene, row, event)
-
-
-@pytest.mark.parametrize("event", EVENTS)
-def test_landing_between_claim_and_permit(scene: Scene, event: Event) -> None:
-    """It was claimed and looked up, then this happened: the permit refuses, or looks again."""
-    (row,) = scene.seed()
-    scene.rail.fault("hold", on="lookup", phase="after", nth=2)
-    worker = scene.collect(row)
-    scene.rail.wait("held")
-    event(scene.connection, row, scene)
-    scene.rail.control("release")
-    worker.wait()
-    judge(scene, row, event)
-
-
-@pytest.mark.parametrize("event", EVENTS)
-def test_landing_while_the_permit_waits_for_the_lock(
-    scene: Scene, event: Event, connect: Connect
-) -> None:
-    """Uncommitted when the permit asks: it waits, reads anew after the lock, and refuses."""
-    (row,) = scene.seed()
-    proxy = scene.proxy()
-    rule = proxy.rule("-- P4.", do="hold")
-    worker = scene.collect(row, via=proxy)
-    rule.wait()
-    other = connect()
-    with other.transaction():
-        event(other, row, scene)
-        rule.release()
-        wait_until(lambda: blocked(scene.connection) == 1)
-    worker.wait()
-    judge(scene, row, event)
-
-
-def blocked(connection: psycopg.Connection[Any]) -> int:
-    """How many sessions of this database wait for a lock."""
-    found = connection.execute(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-        " AND wait_event_type = 'Lock'"
-    ).fetchone()
-    assert found is not None
-    return int(found[0])
-
-
-def test_a_permit_given_first_is_not_recalled(scene: Scene) -> None:
-    """The chargeback commits after the permit: that one sending may finish, no other begins (I9)."""
-    (row,) = scene.seed()
-    scene.rail.fault("hold", on="charge", phase="before", times=1)
-    worker = scene.collect(row)
-    scene.rail.wait("held")
-    chargeback(scene.connection, row, scene)
-    scene.rail.control("release", action="drop")
-    worker.wait()
-    scene.resume()
-    assert len(scene.posts(row)) == 1
-    assert scene.status(row) == "in_flight"
-    scene.check()
-
-
-# ---------------------------------------------------------------- whole runs
-
-
-def claimers(scene: Scene) -> Counter[str]:
-    """How many rows each actor moved from due to in flight."""
-    found = scene.connection.execute(
-        "SELECT actor, count(*) FROM audit_trail WHERE entity = 'instalment' AND action = 'moved'"
-        " AND from_state = 'due' AND to_state = 'in_flight' GROUP BY actor"
-    ).fetchall()
-    return Counter({str(actor): int(n) for actor, n in found})
-
-
-def permits(scene: Scene) -> dict[UUID, int]:
-    """How many permits each request was given."""
-    found = scene.connection.execute("SELECT request_id, count(*) FROM permits GROUP BY 1")
-    return {UUID(str(r)): int(n) for r, n in found.fetchall()}
-
-
-def start_together(scene: Scene) -> dict[str, Worker]:
-    """One run, two that join it, one backfill over the same day."""
-    started = {"run": scene.run(actor="run")}
-    wait_until(lambda: bool(scene.connection.execute("SELECT FROM runs").fetchall()))
-    started["join-1"] = scene.run(actor="join-1", join=True)
-    started["join-2"] = scene.run(actor="join-2", join=True)
-    started["backfill"] = scene.run(
-        actor="backfill", kind="backfill", due_from=rows.DAY, due_to=rows.DAY
-    )
-    return started
-
-
-def test_overlapping_runs_and_a_kill(scene: Scene) -> None:
-    """One run, two joins, a backfill on 400 due rows, one killed with kill -9: each captured once."""
-    many = scene.seed(400)
-    scene.rail.control("settings", latency_ms=8)
-    started = start_together(scene)
-    wait_until(lambda: len(claimers(scene)) == 4 and claimers(scene)["join-2"] >= 5)
-    started["join-2"].kill()
-    for name in ("run", "join-1", "backfill"):
-        started[name].wait()
-    assert set(claimers(scene)) == set(started)
-    scene.check()
-    scene.resume(concurrency=16)
-    scene.check(final=True)
-    captured = Counter(m["reference"] for m in scene.rail.movements())
-    assert captured == {row.reference: 1 for row in many}
-    posts = Counter(q["idempotency_key"] for q in scene.rail.requests())
-    given = {row.key(): permits(scene)[row.request()] for row in many}
-    assert all(posts[key] <= n for key, n in given.items()), "one POST per permit"
-    assert sum(given.values()) - sum(posts.values()) <= 8, "only the killed worker's hands"
-    statuses = scene.connection.execute("SELECT status, count(*) FROM instalments GROUP BY 1")
-    assert statuses.fetchall() == [("paid", 400)]
-
-
-def test_overlapping_runs_send_once_per_permit(scene: Scene) -> None:
-    """B44: two engines, one of them sent SIGTERM half way and replaced: one POST and permit each."""
-    many = scene.seed(160)
-    scene.rail.control("settings", latency_ms=5)
-    first = scene.run(actor="first")
-    wait_until(lambda: bool(scene.connection.execute("SELECT FROM runs").fetchall()))
-    second = scene.run(actor="second", join=True)
-    wait_until(lambda: claimers(scene)["second"] >= 10)
-    second.terminate()
-    stopped = second.wait()
-    third = scene.run(actor="third", join=True)
-    first.wait()
-    third.wait()
-    assert stopped["stopped"] is True
-    scene.check(final=True)
-    posts = Counter(q["idempotency_key"] for q in scene.rail.requests())
-    assert posts == {row.key(): 1 for row in many}
-    assert set(permits(scene).values()) == {1}
-    taken = scene.connection.execute(
-        "SELECT count(*) FROM audit_trail WHERE action = 'taken_over'"
-    ).fetchone()
-    assert taken == (0,), "no row had two owners at a time"
-
-
-def test_a_second_run_steps_aside(scene: Scene) -> None:
-    """While a run of the day is alive, another without --join does nothing."""
-    scene.seed(3)
-    scene.rail.fault("hold", on="charge", phase="before", times=1)
-    first = scene.run(actor="first", concurrency=1)
-    scene.rail.wait("held")
-    second = scene.run(actor="second")
-    with pytest.raises(AssertionError, match="AnotherRunAlive"):
-        second.wait()
-    scene.rail.control("release")
-    assert first.wait()["collected"] == 3
-    assert set(claimers(scene)) == {"first"}
-    scene.check(final=True)
-
-
-def test_a_claim_whose_answer_was_lost_is_repeatable(
-    scene: Scene, steps: Callable[[], db.Connection]
-) -> None:
-    """P1: the same token claims again while the lease lives; another token does not."""
-    (row,) = scene.seed()
-    ask = ClaimAsk(row.id, 1, uuid4(), rows.IDENTITY)
-    found = [
-        claims.claim(steps(), [a], day=rows.DAY, lease=rows.LIMITS.lease)[0]
-        for a in (ask, ask, replace(ask, token=uuid4()))
-    ]
-    assert [f is not None for f in found] == [True, True, False]
-    scene.check()

@@ -170,7 +170,7 @@ class _Demo:
 
     def _bank_answers(self) -> None:
         _say(f"Day 4, {self._days[3]}: the bank settles what was pending; one charge is taken short.")
-        for payment in self._get("/control/payments")["payments"]:
+        for payment in self._get("/control/payments")["data"]:
             if payment["status"] == "pending":
                 self._post(f"/control/payments/{payment['id']}", {"action": "settle"})
         rows = self._rows[self._days[3]]

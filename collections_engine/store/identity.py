@@ -165,6 +165,7 @@ class Known:
     instalments: frozenset[UUID]
     payments: frozenset[str]
     """`<payment id> <status>` as last seen."""
+    open_requests: frozenset[UUID] = frozenset()
     questioned: frozenset[str] = frozenset()
     """Payment ids that were put before a person, when the database was adopted or later."""
 
@@ -189,6 +190,7 @@ def known(
         frozenset(row["requests"]),
         frozenset(row["instalments"]),
         frozenset(row["payments"]),
+        frozenset(row["open_requests"]),
         frozenset(row["questioned"]),
     )
 

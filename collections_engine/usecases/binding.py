@@ -138,6 +138,8 @@ def _keep(
 ) -> None:
     if instalment not in known.instalments:
         heard.orphans.append(payment)
+    elif payment.request_id in known.open_requests:
+        return  # the in-flight pass looks it up and settles it under its own request
     elif f"{payment.payment_id} {payment.status.value}" not in known.payments:
         heard.by_hand.append(payment)
 

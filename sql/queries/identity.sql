@@ -82,6 +82,8 @@ ON CONFLICT DO NOTHING
 -- name: known(requests, instalments, account, payments)
 -- Of what a page of the provider's books names, what do we have?
 SELECT ARRAY(SELECT id FROM payment_requests WHERE id = ANY (%(requests)s::uuid[])) AS requests,
+       ARRAY(SELECT id FROM payment_requests WHERE id = ANY (%(requests)s::uuid[])
+                AND state IN ('recorded', 'sending', 'accepted')) AS open_requests,
        ARRAY(SELECT id FROM instalments WHERE id = ANY (%(instalments)s::uuid[])) AS instalments,
        ARRAY(SELECT payment_id || ' ' || status FROM provider_payments
               WHERE provider_account = %(account)s AND payment_id = ANY (%(payments)s::text[])) AS payments,

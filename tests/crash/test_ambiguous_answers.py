@@ -163,7 +163,7 @@ def test_a_stored_error_hides_a_capture(scene: Scene) -> None:
 
 
 def test_what_is_owed_changes_while_the_attempt_is_unknown(scene: Scene) -> None:
-    """B12: the key is only ever sent with the first amount; after the decline K2 asks for the rest."""
+    """B12: the key is only sent with the first amount; after the decline K2 asks for the rest."""
     (row,) = scene.seed(amount=10_000)
     scene.rail.fault("cut", moved="late", result="declined", decline_code="insufficient_funds")
     scene.run().wait()
@@ -244,7 +244,7 @@ def test_rate_limits_count_for_nothing(scene: Scene) -> None:
 
 
 def test_a_payment_that_executes_after_the_lookup(scene: Scene) -> None:
-    """The provider's queue is slow: looked up too early, sent again, and the key holds it to one."""
+    """The provider's queue is slow: looked up too early, sent again, and the key holds."""
     (row,) = scene.seed()
     scene.rail.fault("timeout", on="charge", moved="late", nth=1)
     scene.run(deadline=0.4).wait()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def test_killed_at_the_lookup(scene: Scene) -> None:
-    """B03: claimed and asking, not permitted; the next run takes the same request and sends once."""
+    """B03: claimed and asking, not permitted; the next run takes the same request over."""
     (row,) = scene.seed()
     scene.rail.fault("hold", on="lookup", times=1)
     worker = scene.collect(row)
@@ -98,12 +98,12 @@ def test_every_message_is_a_safe_place_to_die(scene: Scene) -> None:
     scene.collect(first, via=proxy).wait()
     messages = len(proxy.requests)
     assert messages >= 5
-    (scene.once(first),)
+    scene.once(first)
     for k in range(1, messages + 1):
         for when in ("before", "after"):
             (row,) = scene.seed(prefix=f"{when}{k}")
             proxy.clear()
-            rule = proxy.rule(nth=k, when=when, do="hold")  # type: ignore[arg-type]
+            rule = proxy.rule(nth=k, when=when, do="hold")
             worker = scene.collect(row, via=proxy)
             rule.wait()
             worker.kill()
@@ -206,7 +206,7 @@ def test_a_run_killed_half_way(scene: Scene) -> None:
 
 
 def test_terminated_run_finishes_what_is_under_way(scene: Scene) -> None:
-    """B44: after SIGTERM no new claim is made; the row under way is finished, the rest stays due."""
+    """B44: after SIGTERM no new claim; the row under way is finished, the rest stays due."""
     rows = scene.seed(10)
     scene.rail.fault("hold", on="charge", phase="before", times=1)
     worker = scene.run(concurrency=1)

@@ -158,7 +158,7 @@ def ledgers(draw: Callable[..., Any], p: ProviderPayment) -> Booked | None:
     if kind == "same":
         misfit = draw(weighted(False, rarely=(True,)))
         return replace(b, misfit=misfit, decided=misfit and draw(st.booleans()))
-    return draw(
+    differing: Booked = draw(
         st.sampled_from(
             [
                 replace(b, collected_minor=None),
@@ -171,6 +171,7 @@ def ledgers(draw: Callable[..., Any], p: ProviderPayment) -> Booked | None:
             ]
         )
     )
+    return differing
 
 
 CONTRACTS = [

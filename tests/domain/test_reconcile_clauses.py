@@ -147,7 +147,7 @@ TABLE: dict[str, tuple[Situation, Lookup, Callable[[Decision], bool]]] = {
         books(FK.REFUNDED, FK.DISPUTE_OPENED, FK.COLLECTED),
     ),
     "books differ": (
-        at(request(3), closed(2, CloseReason.PROVIDER_DECLINED, own_payments=frozenset({("rail", "p2")})),
+        at(request(3), replace(EARLIER, own_payments=frozenset({("rail", "p2")})),
            books=[book("p2", AMOUNT + 1)]),
         seen(pay("p2")), stop("books_differ", review=True),
     ),
@@ -185,7 +185,8 @@ TABLE: dict[str, tuple[Situation, Lookup, Callable[[Decision], bool]]] = {
         stop("lookup_incomplete", review=False),
     ),
     "own by the answer's word": (
-        at(replace(SENT, named_payments=frozenset({("rail", "p1")}))), seen(pay("p1", status=PENDING)),
+        at(replace(SENT, named_payments=frozenset({("rail", "p1")}))),
+        seen(pay("p1", status=PENDING)),
         a(AwaitBank, own=True),
     ),
     "by hand, pending": (at(), seen(pay("p1", status=PENDING)), a(AwaitBank, own=False)),
@@ -201,7 +202,8 @@ TABLE: dict[str, tuple[Situation, Lookup, Callable[[Decision], bool]]] = {
         stop("live_payment", review=True),
     ),
     "own pending beside an old decline": (
-        at(SENT, EARLIER), seen(pay("p1", SENT, status=PENDING), pay("p2", EARLIER, status=DECLINED)),
+        at(SENT, EARLIER),
+        seen(pay("p1", SENT, status=PENDING), pay("p2", EARLIER, status=DECLINED)),
         a(AwaitBank, own=True),
     ),
     "an object that could be confirmed": (

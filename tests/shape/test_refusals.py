@@ -80,7 +80,8 @@ _MORE = (
         " 'ambiguous' FROM permits"
     ),
     (
-        "INSERT INTO fact_conflicts (provider_account, external_movement_id, movement, booked, reported)"
+        "INSERT INTO fact_conflicts (provider_account, external_movement_id, movement,"
+        " booked, reported)"
         " VALUES ('a', 'b', 'c', '{}', '{}')"
     ),
     "INSERT INTO review_items (kind, reason) VALUES ('identity', 'x')",
@@ -129,12 +130,15 @@ ILLEGAL: dict[str, tuple[str, str]] = {
     "cancelling a sent row": (
         f"UPDATE instalments SET status = 'cancelled' WHERE {row('sending')}", CHECK
     ),
-    "claiming a paid row": (f"UPDATE instalments SET status = 'in_flight' WHERE {row('paid')}", CHECK),
+    "claiming a paid row": (
+        f"UPDATE instalments SET status = 'in_flight' WHERE {row('paid')}", CHECK
+    ),
     "in flight without a claim": (
         f"UPDATE instalments SET status = 'in_flight' WHERE {row('due')}", CHECK
     ),
     "a claim by no request": (
-        ("UPDATE instalments SET status = 'in_flight', claimed_by = gen_random_uuid(), claim_token ="
+        ("UPDATE instalments SET status = 'in_flight', claimed_by = gen_random_uuid(),"
+         " claim_token ="
         f" gen_random_uuid(), lease_until = now(), in_flight_since = now() WHERE {row('due')}"),
         FOREIGN,
     ),
@@ -152,7 +156,9 @@ ILLEGAL: dict[str, tuple[str, str]] = {
         f"UPDATE instalments SET amount = amount + 1 WHERE {row('due')}", CHECK
     ),
     "another currency": (f"UPDATE instalments SET currency = 'EUR' WHERE {row('due')}", CHECK),
-    "another due date": (f"UPDATE instalments SET due_date = due_date + 1 WHERE {row('due')}", CHECK),
+    "another due date": (
+        f"UPDATE instalments SET due_date = due_date + 1 WHERE {row('due')}", CHECK
+    ),
     "an unknown state": (f"UPDATE instalments SET status = 'done' WHERE {row('due')}", CHECK),
     "attempt going back": (
         f"UPDATE instalments SET attempt = attempt - 1 WHERE {row('declined')}", CHECK
@@ -173,15 +179,19 @@ ILLEGAL: dict[str, tuple[str, str]] = {
     ),
     # requests: P4, P13, P14
     "a second open request": (
-        "INSERT INTO payment_requests (id, instalment_id, attempt, idempotency_key, amount, currency,"
-        " mandate_ref, provider_account, reference) SELECT gen_random_uuid(), instalment_id, 2, 'k',"
+        "INSERT INTO payment_requests (id, instalment_id, attempt, idempotency_key,"
+        " amount, currency,"
+        " mandate_ref, provider_account, reference) SELECT gen_random_uuid(),"
+        " instalment_id, 2, 'k',"
         " amount, currency, mandate_ref, provider_account, reference FROM payment_requests WHERE "
         + request("sending"),
         UNIQUE,
     ),
     "the attempt's request twice": (
-        "INSERT INTO payment_requests (id, instalment_id, attempt, idempotency_key, amount, currency,"
-        " mandate_ref, provider_account, reference) SELECT gen_random_uuid(), instalment_id, 1, 'k',"
+        "INSERT INTO payment_requests (id, instalment_id, attempt, idempotency_key,"
+        " amount, currency,"
+        " mandate_ref, provider_account, reference) SELECT gen_random_uuid(),"
+        " instalment_id, 1, 'k',"
         " amount, currency, mandate_ref, provider_account, reference FROM payment_requests WHERE "
         + request("declined"),
         UNIQUE,
@@ -236,7 +246,8 @@ ILLEGAL: dict[str, tuple[str, str]] = {
         f"UPDATE payment_requests SET state = 'declined' WHERE {request('sending')}", CHECK
     ),
     "born permitted": (
-        ("INSERT INTO payment_requests (id, instalment_id, attempt, idempotency_key, amount, currency,"
+        ("INSERT INTO payment_requests (id, instalment_id, attempt, idempotency_key,"
+         " amount, currency,"
         " mandate_ref, provider_account, reference, state) SELECT gen_random_uuid(), id, 1, 'k', 1,"
         " 'GBP', mandate_ref, provider_account, 'abcdefghijklmnop-' || repeat('0', 32), 'sending'"
         f" FROM instalments WHERE {row('due')}"),
@@ -266,20 +277,24 @@ ILLEGAL: dict[str, tuple[str, str]] = {
     ),
     # the ledger: P15
     "the same movement twice": (
-        ("INSERT INTO ledger_transactions (provider_account, external_movement_id, movement, amount,"
+        ("INSERT INTO ledger_transactions (provider_account, external_movement_id,"
+         " movement, amount,"
         " currency, applied, source) VALUES ('simulator', 'pay_paid', 'collect', 4900, 'GBP', 4900,"
         " 'person')"),
         UNIQUE,
     ),
     "an unbalanced transaction": (
-        ("WITH t AS (INSERT INTO ledger_transactions (provider_account, external_movement_id, movement,"
-        " amount, currency, source) VALUES ('engine', 'x', 'billed', 5, 'GBP', 'person') RETURNING id)"
+        ("WITH t AS (INSERT INTO ledger_transactions (provider_account,"
+         " external_movement_id, movement,"
+        " amount, currency, source) VALUES ('engine', 'x', 'billed', 5, 'GBP', 'person')"
+        " RETURNING id)"
         " INSERT INTO ledger_entries (transaction_id, account, currency, amount)"
         " SELECT id, 'receivable/c-due-1', 'GBP', 5 FROM t"),
         CHECK,
     ),
     "a transaction without entries": (
-        ("INSERT INTO ledger_transactions (provider_account, external_movement_id, movement, amount,"
+        ("INSERT INTO ledger_transactions (provider_account, external_movement_id,"
+         " movement, amount,"
         " currency, source) VALUES ('engine', 'x', 'billed', 5, 'GBP', 'person')"),
         CHECK,
     ),
@@ -289,7 +304,8 @@ ILLEGAL: dict[str, tuple[str, str]] = {
         CHECK,
     ),
     "money that is neither applied nor in suspense": (
-        ("INSERT INTO ledger_transactions (provider_account, external_movement_id, movement, amount,"
+        ("INSERT INTO ledger_transactions (provider_account, external_movement_id,"
+         " movement, amount,"
         " currency, applied, source) VALUES ('engine', 'x', 'collect', 5, 'GBP', 4, 'person')"),
         CHECK,
     ),

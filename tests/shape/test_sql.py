@@ -79,7 +79,8 @@ def fill(connection: psycopg.Connection[Any]) -> None:
             " FROM generate_series(1, 5000) g"
         ),
         (
-            "INSERT INTO instalments (id, external_ref, customer_ref, mandate_ref, provider_account,"
+            "INSERT INTO instalments (id, external_ref, customer_ref, mandate_ref,"
+            " provider_account,"
             " due_date, collect_date, amount, outstanding_amount, currency, status)"
             " SELECT gen_random_uuid(), 'i-' || g, 'c-' || g % 5000 + 1, 'MD-' || g % 5000 + 1,"
             " 'simulator', date '2026-01-01' + g % 300, date '2026-01-01' + g % 300, 1000,"
@@ -87,11 +88,14 @@ def fill(connection: psycopg.Connection[Any]) -> None:
             f" ELSE 'due' END FROM generate_series(1, {ROWS}) g"
         ),
         (
-            "INSERT INTO payment_requests (id, instalment_id, attempt, idempotency_key, amount, currency,"
+            "INSERT INTO payment_requests (id, instalment_id, attempt, idempotency_key,"
+            " amount, currency,"
             " mandate_ref, provider_account, reference, state, sendings, sent_at, permit_id,"
             " permit_until, body, body_sha256, close_reason, closed_at)"
-            " SELECT gen_random_uuid(), id, 1, 'col-' || external_ref, amount, currency, mandate_ref,"
-            " provider_account, 'abcdefghijklmnop-' || replace(id::text, '-', ''), 'collected', 1, now(),"
+            " SELECT gen_random_uuid(), id, 1, 'col-' || external_ref, amount, currency,"
+            " mandate_ref,"
+            " provider_account, 'abcdefghijklmnop-' || replace(id::text, '-', ''),"
+            " 'collected', 1, now(),"
             " gen_random_uuid(), now(), 'x', 'x', 'provider_collected', now()"
             " FROM instalments WHERE status = 'paid'"
         ),

@@ -9,6 +9,7 @@ Only payments under our references, of instalments that we have, are ours to exp
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,7 +19,6 @@ import psycopg
 from psycopg.rows import dict_row
 
 from collections_engine.domain.request import parse_reference
-import itertools
 
 Json = Mapping[str, Any]
 Breach = tuple[str, UUID | None, str]
@@ -336,5 +336,6 @@ def _history(b: _Books, row: UUID) -> Iterator[str]:
         if b.row_of(m["reference"]) == row:
             yield f"gateway {m['type']} {m['payment_id']} {m['amount']} request {m['request_id']}"
     for q in b.posts:
-        if (r := b.by_key.get(q["idempotency_key"])) is not None and r["instalment_id"] == row:
+        of = b.by_key.get(q["idempotency_key"], {}).get("instalment_id")
+        if of == row:
             yield f"gateway POST {q['n']} {q['idempotency_key']} status {q['status']}"

@@ -234,7 +234,7 @@ class _Session:
                 self._client.sendall(b"N")
                 continue
             self._server.sendall(head + rest)
-            return code != _CANCEL
+            return bool(code != _CANCEL)
 
     def _wait_for_client(self) -> None:
         """Idle: pass on what the server says by itself (a shutdown), until the client asks."""

@@ -221,11 +221,11 @@ def serve(commands: IO[str]) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_write)
     while True:
-        readable, _, _ = select.select([commands, wake_read], [], [])
+        readable = select.select([commands.fileno(), wake_read], [], [])[0]
         if wake_read in readable:
             os.read(wake_read, 4096)
             _reap()
-        if commands in readable:
+        if commands.fileno() in readable:
             line = _line(commands)
             if not line:
                 return

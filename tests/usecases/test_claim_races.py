@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from dataclasses import replace
 from datetime import date, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -213,7 +214,7 @@ def test_permit_against_release(scene: Scene, steps: Callable[[], db.Connection]
         claimed = rows.claim(scene.connection, row)
         ask = permit_ask(claimed, seen=0)
         permitted, released = together(
-            lambda a=ask: ask_permit(one, a),  # type: ignore[misc]
+            partial(ask_permit, one, ask),
             lambda c=claimed: claims.release(two, [(c, None)])[0],  # type: ignore[misc]
         )
         assert isinstance(permitted, Permit) is not released
@@ -231,9 +232,7 @@ def test_one_of_eight_permits_with_one_token(
     for row in many:
         claimed = rows.claim(scene.connection, row)
         asks = [permit_ask(claimed, seen=0) for _ in sessions]
-        found = together(
-            *(lambda s=s, a=a: ask_permit(s, a) for s, a in zip(sessions, asks, strict=True))  # type: ignore[misc]
-        )
+        found = together(*(partial(ask_permit, s, a) for s, a in zip(sessions, asks, strict=True)))
         assert sum(isinstance(f, Permit) for f in found) == 1
         assert {f.verdict for f in found if isinstance(f, PermitRefused)} == {"moved:sendings"}
     scene.check()
@@ -249,8 +248,8 @@ def test_resend_compares_and_sets(scene: Scene, steps: Callable[[], db.Connectio
     for row in many:
         claimed = rows.claim(scene.connection, row)
         found = together(
-            lambda c=claimed: ask_permit(one, permit_ask(c, seen=1)),  # type: ignore[misc]
-            lambda c=claimed: ask_permit(two, permit_ask(c, seen=1)),  # type: ignore[misc]
+            partial(ask_permit, one, permit_ask(claimed, seen=1)),
+            partial(ask_permit, two, permit_ask(claimed, seen=1)),
         )
         assert sum(isinstance(f, Permit) for f in found) == 1
         assert ask_permit(one, permit_ask(claimed, seen=1)) == PermitRefused(

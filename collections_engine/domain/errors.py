@@ -81,5 +81,7 @@ class SecondOpenRequest(EngineError):
     """Another request of this instalment is open; this one was not claimed."""
 
     def __init__(self, instalment: object) -> None:
-        super().__init__(f"instalment {instalment} has another open request; nothing was sent for it")
+        super().__init__(
+            f"instalment {instalment} has another open request; nothing was sent for it"
+        )
         self.instalment = instalment

@@ -254,7 +254,9 @@ def _not_owed_or_unresolved(s: Situation, lookup: Lookup) -> Stop | None:
     for other in s.others:
         if not _has_proven_end(s, other, lookup):
             return Stop(
-                StopReason.EARLIER_REQUEST_UNRESOLVED, review=True, detail=f"attempt {other.attempt}"
+                StopReason.EARLIER_REQUEST_UNRESOLVED,
+                review=True,
+                detail=f"attempt {other.attempt}",
             )
     owed = (s.outstanding_minor, s.currency, s.mandate_ref)
     if s.outstanding_minor <= 0 or owed != (r.amount_minor, r.currency, r.mandate_ref):

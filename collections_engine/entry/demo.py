@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -36,7 +36,7 @@ DEADLINE_SECONDS = 2
 def main() -> int:
     """Run the demonstration; 0 when the gateway's books prove it."""
     started = time.monotonic()
-    today = date.today()
+    today = datetime.now(UTC).date()  # the demonstration runs in UTC, the default zone
     first = today - timedelta(days=DAYS - 1)
     with _home() as home, _simulator() as url:
         demo = _Demo(home, url, first)
@@ -82,9 +82,7 @@ class _Demo:
         shift = first - WINDOW_START
         planned = schedule()
         self._shift_to = planned[0].due_date + shift
-        self._rows = {
-            day: [p for p in planned if p.due_date + shift == day] for day in self._days
-        }
+        self._rows = {day: [p for p in planned if p.due_date + shift == day] for day in self._days}
         self._env = child_environment(
             {
                 "COLLECTIONS_HOME": str(home),
@@ -118,7 +116,7 @@ class _Demo:
 
     def _quiet_day(self) -> None:
         rows = self._rows[self._days[0]]
-        _say(f"Day 1, {self._days[0]}: two soft declines, a hard one, one that the bank settles later.")
+        _say(f"Day 1, {self._days[0]}: two soft declines, a hard one, one still pending.")
         self._faults(
             [
                 _on(rows[0:2], "decline", code="insufficient_funds", times=2),
@@ -144,13 +142,15 @@ class _Demo:
             ]
         )
         self._run(1)
-        self._in_flight("Nothing of that is guessed at. In flight, each with reason and next check:")
+        self._in_flight(
+            "Nothing of that is guessed at. In flight, each with reason and next check:"
+        )
         self._recover()
 
     def _crash(self) -> None:
         rows = self._rows[self._days[2]][:3]
         _say(
-            f"Day 3, {self._days[2]}: kill -9 while {len(rows)} charges are under way: the money has"
+            f"Day 3, {self._days[2]}: kill -9 while {len(rows)} charges are under way: money has"
             " moved, the answer has not come."
         )
         self._faults([_on(rows, "hold", phase="after", times=len(rows))])
@@ -169,7 +169,7 @@ class _Demo:
         self._run(2)
 
     def _bank_answers(self) -> None:
-        _say(f"Day 4, {self._days[3]}: the bank settles what was pending; one charge is taken short.")
+        _say(f"Day 4, {self._days[3]}: the bank settles what was pending; one is taken short.")
         for payment in self._get("/control/payments")["data"]:
             if payment["status"] == "pending":
                 self._post(f"/control/payments/{payment['id']}", {"action": "settle"})
@@ -247,7 +247,9 @@ class _Demo:
 
     def _recover(self) -> None:
         s = self.json("recover", "--wait")
-        print(f"  recover: {s['resumed']} resumed, {s['collected']} found collected or collected now")
+        print(
+            f"  recover: {s['resumed']} resumed, {s['collected']} found collected or collected now"
+        )
 
     def _in_flight(self, text: str, *, review: bool = False) -> None:
         rows = self.json("inflight", "list", *(["--review"] if review else []))["rows"]
@@ -263,14 +265,15 @@ class _Demo:
 
     def _post(self, path: str, document: dict[str, Any]) -> dict[str, Any]:
         body = json.dumps(document).encode()
-        return _read(Request(self._url + path, body, {"Content-Type": "application/json"}))
+        headers = {"Content-Type": "application/json"}
+        return _read(Request(self._url + path, body, headers))  # noqa: S310 - as above
 
     def _get(self, path: str) -> dict[str, Any]:
-        return _read(Request(self._url + path))
+        return _read(Request(self._url + path))  # noqa: S310 - the simulator just started
 
 
 def _read(request: Request) -> dict[str, Any]:
-    with urlopen(request, timeout=60) as reply:
+    with urlopen(request, timeout=60) as reply:  # noqa: S310 - the simulator just started
         document = json.load(reply)
     assert isinstance(document, dict)
     return document

@@ -162,7 +162,7 @@ class SimulatorChannel:
             return wire.answer(reply, self._gateway.name, represents=represents)
         except DeadlinePassed:
             return Answer(AnswerKind.NOT_SENT, word="deadline_passed")
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it was, nothing is known (P7)
             self._http.close()
             return Answer(AnswerKind.AMBIGUOUS, word=type(error).__name__[:64])
 
@@ -175,7 +175,7 @@ class SimulatorChannel:
         try:
             if self.contract.lookup is not LookupKind.NONE:
                 for reference in question.references:
-                    self._collect({"reference": reference}, found, lambda p: True)
+                    self._collect({"reference": reference}, found, lambda _: True)
                 if self.contract.list_by_mandate:
                     for mandate in question.mandate_refs:
                         self._by_mandate(mandate, question, found, foreign)
@@ -199,7 +199,7 @@ class SimulatorChannel:
         found: dict[str, ProviderPayment],
         foreign: list[str],
     ) -> None:
-        """A payment for our external_ref under another identity is evidence; others are not ours."""
+        """A payment for our external_ref under another identity is evidence."""
 
         def ours(p: ProviderPayment) -> bool:
             if p.reference in question.references:
@@ -221,9 +221,7 @@ class SimulatorChannel:
     ) -> None:
         for page in self.pages(query):
             for document in page:
-                p = wire.payment(
-                    document, self._gateway.name, represents=self.contract.represents
-                )
+                p = wire.payment(document, self._gateway.name, represents=self.contract.represents)
                 if wanted(p):
                     self._add(document, found)
 

@@ -1,4 +1,4 @@
-"""The simulator wire's JSON, read strictly: what is not exactly of the promised form is not read."""
+"""The simulator wire's JSON, read strictly: what is not of the promised form is not read."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def parse_json(reply: Reply) -> dict[str, Any]:
     return document
 
 
-def _refuse(text: str) -> Any:
+def _refuse(_text: str) -> Any:
     raise ValueError("a number with a point or an exponent")
 
 
@@ -71,7 +71,7 @@ def _minor(document: Mapping[str, Any], name: str) -> int:
 def rfc3339(text: str) -> datetime:
     """Read an RFC 3339 time; raises Malformed when it carries no zone."""
     try:
-        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        moment = datetime.fromisoformat(text)
     except ValueError:
         raise Malformed("a time") from None
     if moment.tzinfo is None:
@@ -143,7 +143,10 @@ def answer(reply: Reply, account: str, *, represents: bool) -> Answer:
         return _answered(reply, account, evidence, represents=represents)
     if reply.status == 429 and "retry-after" in reply.headers:
         return Answer(
-            AnswerKind.NOT_PROCESSED, word="rate_limited", retry_after=_retry_after(reply), **evidence
+            AnswerKind.NOT_PROCESSED,
+            word="rate_limited",
+            retry_after=_retry_after(reply),
+            **evidence,
         )
     if reply.status in (401, 403):
         return Answer(AnswerKind.UNAUTHORISED, word=f"http_{reply.status}", **evidence)
@@ -152,9 +155,7 @@ def answer(reply: Reply, account: str, *, represents: bool) -> Answer:
     return Answer(AnswerKind.AMBIGUOUS, word=f"http_{reply.status}", **evidence)
 
 
-def _answered(
-    reply: Reply, account: str, evidence: dict[str, Any], *, represents: bool
-) -> Answer:
+def _answered(reply: Reply, account: str, evidence: dict[str, Any], *, represents: bool) -> Answer:
     try:
         found = payment(parse_json(reply), account, represents=represents)
     except Malformed:
@@ -238,19 +239,22 @@ def _seconds(value: Any, default: int) -> int:
 
 
 def stricter(announced: RailContract, settings: Mapping[str, Any]) -> RailContract:
-    """Combine what the rail announces with the account's settings; the stricter one stands (P13)."""
+    """Combine what the rail announces with the account's settings; the stricter stands (P13)."""
     if not settings:
         return announced
-
 
     order = [Keys.NONE, Keys.CONFLICT, Keys.REPLAY]
     kinds = [LookupKind.NONE, LookupKind.LAGGING, LookupKind.STRONG]
     a = announced
     keys = min(a.keys, Keys(settings.get("keys", a.keys)), key=order.index)
     lookup = min(a.lookup, LookupKind(settings.get("lookup", a.lookup)), key=kinds.index)
-    retention = timedelta(seconds=settings.get("key_retention_seconds", a.key_retention.total_seconds()))
+    retention = timedelta(
+        seconds=settings.get("key_retention_seconds", a.key_retention.total_seconds())
+    )
     lag = timedelta(seconds=settings.get("lookup_lag_seconds", a.lookup_lag.total_seconds()))
-    bound = timedelta(seconds=settings.get("in_flight_bound_seconds", a.in_flight_bound.total_seconds()))
+    bound = timedelta(
+        seconds=settings.get("in_flight_bound_seconds", a.in_flight_bound.total_seconds())
+    )
     return replace(
         a,
         keys=keys,

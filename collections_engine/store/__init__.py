@@ -1,1 +1,1 @@
-"""PostgreSQL: one module per aggregate; functions take a connection and issue no BEGIN or COMMIT."""
+"""PostgreSQL: one module per aggregate; functions take a connection and begin nothing."""

@@ -14,7 +14,14 @@ from uuid import UUID
 
 import psycopg
 
-from collections_engine.domain.claim import Claim, ClaimAsk, NotClaimed, Permit, PermitAsk, PermitRefused
+from collections_engine.domain.claim import (
+    Claim,
+    ClaimAsk,
+    NotClaimed,
+    Permit,
+    PermitAsk,
+    PermitRefused,
+)
 from collections_engine.domain.errors import SecondOpenRequest
 from collections_engine.domain.request import Request, RequestState
 from collections_engine.store.db import Connection, one, step
@@ -24,8 +31,11 @@ from collections_engine.store.queries import query
 def claim(
     connection: Connection, asks: Sequence[ClaimAsk], *, day: date, lease: timedelta
 ) -> list[Claim | None]:
-    """P1 for a batch. Raises SecondOpenRequest, having claimed nothing, when a row's request is
-    closed or another of its requests is open: that row goes to review."""
+    """Claim a batch (P1).
+
+    Raises SecondOpenRequest, having claimed nothing, when a row's request is closed or another of
+    its requests is open: that row goes to review.
+    """
     params = {
         "instalments": [a.instalment_id for a in asks],
         "requests": [a.request_id for a in asks],
@@ -124,9 +134,7 @@ def _permit(ask: PermitAsk, row: Mapping[str, Any]) -> Permit | PermitRefused:
     )
 
 
-def release(
-    connection: Connection, claims: Sequence[tuple[Claim, datetime | None]]
-) -> list[bool]:
+def release(connection: Connection, claims: Sequence[tuple[Claim, datetime | None]]) -> list[bool]:
     """P8 for a batch of (claim, next check); True where the row went back."""
     rows = step(
         connection,

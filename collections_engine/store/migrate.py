@@ -67,16 +67,22 @@ def migrate(url: str, folder: Path | None = None) -> list[str]:
 
 def pending(connection: psycopg.Connection[object], folder: Path | None = None) -> list[str]:
     """Return the names not yet applied; raises as `migrate` does, changes nothing."""
-    row = connection.execute("SELECT to_regclass('schema_migrations') IS NOT NULL AS found").fetchone()
-    found = next(iter(row.values())) if isinstance(row, dict) else row[0] if isinstance(row, tuple) else None
+    row = connection.execute(
+        "SELECT to_regclass('schema_migrations') IS NOT NULL AS found"
+    ).fetchone()
+    found = (
+        next(iter(row.values()))
+        if isinstance(row, dict)
+        else row[0]
+        if isinstance(row, tuple)
+        else None
+    )
     if not found:
         return [m.name for m in available(folder)]
     return [m.name for m in _pending(connection, available(folder))]
 
 
-def _pending(
-    connection: psycopg.Connection[object], known: list[Migration]
-) -> list[Migration]:
+def _pending(connection: psycopg.Connection[object], known: list[Migration]) -> list[Migration]:
     applied: dict[int, tuple[str, str]] = {}
     cursor = connection.cursor(row_factory=psycopg.rows.tuple_row)
     for number, name, checksum in cursor.execute(

@@ -57,9 +57,7 @@ def start(connection: Connection, run: RunRecord) -> None:
     )
 
 
-def finish(
-    connection: Connection, run_id: UUID, outcome: str, summary: Mapping[str, Any]
-) -> None:
+def finish(connection: Connection, run_id: UUID, outcome: str, summary: Mapping[str, Any]) -> None:
     """Record its end: `done`, `stopped`, `failed` or `refused`."""
     params = {"id": run_id, "outcome": outcome, "summary": json.dumps(summary, default=str)}
     rows_of(connection, query("runs", "finish"), params)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from collections_engine.domain.gateway import Answer
 from collections_engine.domain.outcome import Fact
-from collections_engine.store.db import Connection, rows_of, step
+from collections_engine.store.db import Connection, step
 from collections_engine.store.queries import query
 
 
@@ -28,8 +28,11 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of the item: `applied`, `already`, `conflict`, `suspense`, `review`,
-    `ambiguous`, `noted` or `recorded`; and the row after it (minor units)."""
+    """What became of the item, and the row after it (minor units).
+
+    `result` is `applied`, `already`, `conflict`, `suspense`, `review`, `ambiguous`, `noted` or
+    `recorded`.
+    """
 
     result: str
     status: str
@@ -40,7 +43,9 @@ class Settled:
 
 def settle(connection: Connection, items: Sequence[Item]) -> list[Settled]:
     """Apply a batch in one durable step; safe to repeat, results in the order asked."""
-    rows = step(connection, query("settlement", "settle"), {"items": json.dumps([_json(i) for i in items])})
+    rows = step(
+        connection, query("settlement", "settle"), {"items": json.dumps([_json(i) for i in items])}
+    )
     by_number = {row["n"]: row for row in rows}
     return [_settled(by_number[n]) for n in range(1, len(items) + 1)]
 

@@ -101,7 +101,7 @@ class Batcher(Generic[A, R]):
             results = self._flush([slot.ask for slot in batch])
             if len(results) != len(batch):
                 raise RuntimeError(f"asked for {len(batch)} rows, got {len(results)}")
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - each caller gets its own row's error
             if len(batch) == 1:
                 batch[0].error = error
                 return

@@ -133,9 +133,7 @@ def _sort_out(
         _keep(payment, instalment, known, heard)
 
 
-def _keep(
-    payment: ProviderPayment, instalment: UUID, known: identity.Known, heard: Heard
-) -> None:
+def _keep(payment: ProviderPayment, instalment: UUID, known: identity.Known, heard: Heard) -> None:
     if instalment not in known.instalments:
         heard.orphans.append(payment)
     elif payment.request_id in known.open_requests:
@@ -146,5 +144,3 @@ def _keep(
 
 def _pause(connection: Connection, reason: str) -> None:
     control.pause(connection, control.EVERYTHING, IDENTITY_PAUSE + reason, "interlock")
-
-

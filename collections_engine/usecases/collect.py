@@ -27,7 +27,7 @@ from collections_engine.domain.reconcile import Situation, decide
 from collections_engine.usecases import recording
 from collections_engine.usecases.context import Context, Due, Kind, Outcome, boottime
 from collections_engine.usecases.looking import look_up, situation
-from collections_engine.usecases.recording import AGAIN, Again
+from collections_engine.usecases.recording import Again
 
 MAX_ROUNDS = 5
 

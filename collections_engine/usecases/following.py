@@ -99,7 +99,7 @@ def follow(context: Context, row: History, request: Request, now: datetime) -> D
 
 
 def absorb(context: Context, payment: ProviderPayment, instalment: UUID) -> int:
-    """Book what one payment that was heard of says and our ledger does not; returns how many facts."""
+    """Book what a payment that was heard of says and our ledger does not; return how many facts."""
     row = context.steps.history(instalment)
     gateway = context.channels.gateway(payment.provider_account)
     if gateway is None:

@@ -1,4 +1,4 @@
-"""Before anything is claimed: is this the database it was, does it keep what it is told? (P18-P20)"""
+"""Before anything is claimed: is this the database it was, and does it keep what it is told."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check_durable(connection: Connection) -> None:
 
 
 def check_session(first: Connection, second: Connection) -> None:
-    """Refuse a transaction-mode pooler: session locks and settings would not be ours (contracts)."""
+    """Refuse a transaction-mode pooler: session locks and settings would not be ours."""
     before = runs.backend(first)
     with second.transaction():
         other = runs.backend(second)
@@ -71,7 +71,10 @@ def check_identity(connection: Connection, environment: str, *, create: bool = T
             if getattr(stored.fingerprint, name) != getattr(found, name)
         ]
         control.pause(
-            connection, control.EVERYTHING, f"{IDENTITY_PAUSE}{', '.join(what)} changed", "interlock"
+            connection,
+            control.EVERYTHING,
+            f"{IDENTITY_PAUSE}{', '.join(what)} changed",
+            "interlock",
         )
         raise InterlockRefused(
             f"this database is not the one it was ({', '.join(what)} changed: a clone, a restore or"

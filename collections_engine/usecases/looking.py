@@ -39,7 +39,9 @@ def look_up(
     own = (history.request(request.id) if history else None) or request
     requests = (own, *(r for r in (history.requests if history else ()) if r.id != own.id))
     recorded = {k for r in requests for k in (*r.own_payments, *r.named_payments)}
-    recorded |= {(r.provider_account, r.provider_object_id) for r in requests if r.provider_object_id}
+    recorded |= {
+        (r.provider_account, r.provider_object_id) for r in requests if r.provider_object_id
+    }
     recorded |= set(history.payments if history else ())
     recorded = {key for key in recorded if key[0] != BY_HAND}
     accounts = [*(r.provider_account for r in requests), *sorted({key[0] for key in recorded})]

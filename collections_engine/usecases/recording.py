@@ -52,7 +52,7 @@ def give_back(claim: Claim, context: Context) -> None:
 def leave(
     claim: Claim, context: Context, reason: str, detail: str = "", at: datetime | None = None
 ) -> Outcome:
-    """Not now: give a never-permitted row back, leave a permitted one in flight with a next check."""
+    """Not now: give a never-permitted row back, leave a permitted one with a next check."""
     context.log("row.left", request=str(claim.request.id), reason=reason, detail=detail[:200])
     if claim.request.sendings == 0:
         released = context.steps.release(claim, at)
@@ -75,7 +75,7 @@ def review(
 
 
 def not_ours(due: Due, ask: ClaimAsk, claimed: Claim | None, context: Context) -> Outcome:
-    """Zero rows. Before anything of ours: walk away. After a fact was booked: say what it became."""
+    """Zero rows: walk away; after a fact was booked, say what the row became."""
     if claimed is None:
         why = context.steps.why_not(ask)
         return Outcome(Kind.SKIPPED, why.reason, *about(due), next_check=why.lease_until)
@@ -291,9 +291,7 @@ def _item(
 
 
 def _in_flight(claim: Claim, reason: str) -> Outcome:
-    return Outcome(
-        Kind.REVIEW, reason, *about(claim), claimed=True, next_check=claim.lease_until
-    )
+    return Outcome(Kind.REVIEW, reason, *about(claim), claimed=True, next_check=claim.lease_until)
 
 
 def _outcome(claim: Claim, settled: Settled, kind: FactKind) -> Outcome:

@@ -31,13 +31,13 @@ def recover(
     submitted_too: bool = False,
 ) -> None:
     """Look at every open request that is due for a look; `each` runs the rows' work."""
-    for page in _pages(source, submitted_too):
+    for page in _pages(source, submitted_too=submitted_too):
         if context.stopping():
             return
         each([_work(row, source, context, summary) for row in page])
 
 
-def _pages(source: ConnectionSource, submitted_too: bool) -> list[list[OpenRow]]:
+def _pages(source: ConnectionSource, *, submitted_too: bool) -> list[list[OpenRow]]:
     """The open rows are few; they are read whole before any of them is worked on."""
     return retrying(source, lambda c: list(picking.open_rows(c, submitted_too=submitted_too)))
 
@@ -73,7 +73,9 @@ def _became(before: str, after: str, review_reason: str | None) -> Kind | None:
     """How a followed row moved, None when it stayed as it was and needs no one."""
     if before == "in_flight" or review_reason is not None:
         moved = {"paid": Kind.COLLECTED, "submitted": Kind.SUBMITTED}
-        return moved.get(after, Kind.REVIEW if review_reason or after == "in_flight" else Kind.DECLINED)
+        return moved.get(
+            after, Kind.REVIEW if review_reason or after == "in_flight" else Kind.DECLINED
+        )
     if before == after:
         return None
     return Kind.COLLECTED if after == "paid" else Kind.DECLINED
@@ -86,7 +88,7 @@ def collect_or_leave(due: Due, context: Context, summary: Summary) -> Outcome:
     """
     try:
         return collect(due, context)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - one row's fault never stops the others
         summary.fault(error)
         context.log("row.fault", instalment=str(due.instalment_id), error=name_of(error))
         about = (due.instalment_id, due.outstanding_minor, due.currency)

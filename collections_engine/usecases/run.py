@@ -132,7 +132,7 @@ def _collect_due(
 ) -> None:
     budget = Budget(options.limit, options.max_amounts)
     cursor = picking.START
-    mixing = random.Random(os.getpid()) if options.join else None
+    mixing = random.Random(os.getpid()) if options.join else None  # noqa: S311 - an order, no secret
     while not context.stopping() and not budget.spent():
         page = retrying(source, lambda c, after=cursor: _pick(c, options, after))  # type: ignore[misc]
         if not page:
@@ -228,7 +228,7 @@ class _Workers:
         while (work := self._queue.get()) is not None:
             try:
                 work()
-            except Exception as error:  # one row's fault never stops the rows after it
+            except Exception as error:  # noqa: BLE001 - one row's fault never stops the rows after it
                 self._summary.fault(error)
             finally:
                 self._queue.task_done()

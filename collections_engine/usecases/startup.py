@@ -116,7 +116,7 @@ def _book(heard: Heard, context: Context) -> int:
 
 
 def report_orphan(connection: Connection, payment: ProviderPayment, context: Context) -> None:
-    """Put a payment of an instalment that is not here before a person, its money in suspense (P15)."""
+    """Put a payment of an unknown instalment before a person, its money in suspense (P15)."""
     if payment.status is PaymentStatus.COLLECTED:
         settlement.book_orphan(
             connection,

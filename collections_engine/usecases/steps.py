@@ -25,6 +25,7 @@ from collections_engine.domain.claim import (
 )
 from collections_engine.store import claims, db, history, settlement
 from collections_engine.store.db import Connection
+from collections_engine.store.history import History
 from collections_engine.usecases.batching import Batcher
 
 T = TypeVar("T")
@@ -48,7 +49,7 @@ def retrying(
     *,
     retry: Callable[[BaseException], bool] = db.transient,
 ) -> T:
-    """Run a repeatable database step, again after transient faults, each time on another connection."""
+    """Run a repeatable database step, again after transient faults, on another connection."""
     for attempt in Retrying(
         retry=retry_if_exception(retry),
         stop=stop_after_delay(seconds),
@@ -111,7 +112,7 @@ class Steps:
         """P8; True when the row went back, False when it was not ours or was permitted."""
         return self._release((claim, next_check))
 
-    def history(self, instalment: UUID) -> history.History:
+    def history(self, instalment: UUID) -> History:
         """All requests and books of an instalment, read anew."""
         found = self._history(instalment)
         if found is None:
@@ -135,7 +136,7 @@ class Steps:
         )
 
     def review_followed(
-        self, row: history.History, request: UUID, reason: str, evidence: Mapping[str, object]
+        self, row: History, request: UUID, reason: str, evidence: Mapping[str, object]
     ) -> bool:
         """Evidence found while following a request, if the row still stands as it was seen."""
         return retrying(
@@ -164,4 +165,3 @@ class Steps:
     def why_not(self, ask: ClaimAsk) -> NotClaimed:
         """Why a claim got no row, for people."""
         return retrying(self._source, lambda c: claims.why_not(c, ask, self._settings.day))
-

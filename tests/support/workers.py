@@ -45,13 +45,12 @@ Job = dict[str, Any]
 
 @dataclass(eq=False)
 class Worker:
-    """One child process, from outside."""
+    """One child process, from outside; `code` is its exit code, or minus the signal."""
 
     pid: int
     result: Path
     gone: threading.Event = field(default_factory=threading.Event)
     code: int | None = None
-    """The exit code, or minus the signal that ended it."""
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is dead."""
@@ -69,7 +68,7 @@ class Worker:
         self._signal(signal.SIGCONT)
 
     def terminate(self) -> None:
-        """SIGTERM: finish what is under way and leave."""
+        """SIGTERM."""
         self._signal(signal.SIGTERM)
 
     def wait(self) -> Any:
@@ -277,7 +276,7 @@ def _child(job: Job) -> None:
     os._exit(0 if "result" in answer else 1)
 
 
-def _context(job: Job, source: Any) -> tuple[Context, threading.Event]:
+def _context(job: Job, source: Any) -> Context:
     from collections_engine.usecases import steps
     from collections_engine.usecases.context import Limits
     from tests.support import rows
@@ -293,10 +292,8 @@ def _context(job: Job, source: Any) -> tuple[Context, threading.Event]:
     )
     gateway = rows.gateway(job["gateway"], deadline_seconds=limits.deadline.total_seconds())
     day = date.fromisoformat(job["day"]) if "day" in job else rows.DAY
-    return (
-        rows.context(source, gateway, day=day, limits=limits, stopping=stopping.is_set),
-        stopping,
-    )
+    stop = stopping.is_set
+    return rows.context(source, gateway, day=day, limits=limits, stopping=stop)
 
 
 class _Lent:
@@ -333,7 +330,7 @@ def _collect(job: Job) -> list[list[str]]:
     from collections_engine.usecases.context import Due
     from tests.support import rows
 
-    context, _ = _context(job, _Lent(job["database"], job["actor"]))
+    context = _context(job, _Lent(job["database"], job["actor"]))
     outcomes = []
     for instalment, attempt, ref in job["dues"]:
         due = Due(UUID(instalment), attempt, rows.DAY, rows.ACCOUNT, 0, "GBP", ref)
@@ -382,7 +379,7 @@ def _run(job: Job) -> Any:
         open=True,
     )
     source = PooledSource(pool)
-    context, _ = _context(job, source)
+    context = _context(job, source)
     options = RunOptions(
         job["kind"],
         context.business_date,

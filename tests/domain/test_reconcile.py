@@ -41,6 +41,7 @@ from tests.support.oracle import (
     REFERENCE,
     UNKNOWN,
     agree,
+    all_shown,
     at,
     book,
     booked,
@@ -233,10 +234,10 @@ def situations(draw: Callable[..., Any]) -> tuple[Situation, Lookup]:
 
 
 drawn = hypothesis.given(situations())
-thorough = hypothesis.settings(max_examples=500, derandomize=True, database=None)
+thorough = hypothesis.settings(max_examples=300, derandomize=True, database=None)
 
 
-@hypothesis.settings(thorough, max_examples=1500)
+@hypothesis.settings(thorough, max_examples=1000)
 @drawn
 def test_decides_what_the_protocol_asks_for(drawn: tuple[Situation, Lookup]) -> None:
     """The decision is the one that a second reading of P3 and P9-P13 arrives at."""
@@ -337,7 +338,7 @@ def test_evidence_goes_to_a_person_and_weather_does_not(drawn: tuple[Situation, 
     if strange:
         assert decision.review
     if decision.reason is StopReason.LOOKUP_INCOMPLETE:
-        assert not lookup.complete
+        assert not (lookup.complete and all_shown(s, lookup))
         assert not decision.review
 
 

@@ -97,9 +97,12 @@ def test_many_calls_at_once_under_one_key_move_money_once(rail: Rail, keys: str)
     rail.control("capabilities", keys=keys)
     rail.control("settings", latency_ms=20)
     with ThreadPoolExecutor(20) as pool:
-        statuses = [reply.status for reply in pool.map(lambda _n: rail.charge(), range(20))]
-    assert statuses.count(201) == 1
-    assert statuses.count(409) == 19
+        replies = list(pool.map(lambda _n: rail.charge(), range(20)))
+    replayed = [r for r in replies if r.headers.get("Idempotent-Replayed") == "true"]
+    fresh = [r for r in replies if r.status == 201 and r not in replayed]
+    refused = [r for r in replies if r.status == 409]
+    assert len(fresh) == 1
+    assert len(fresh) + len(refused) + len(replayed) == 20  # a late one may find it done
     assert rail.moved() == [4900]
 
 

@@ -80,11 +80,6 @@ class Worker:
         assert "traceback" not in answer, answer["traceback"]
         return answer["result"]
 
-    @property
-    def alive(self) -> bool:
-        """Whether it has not ended."""
-        return not self.gone.is_set()
-
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
@@ -167,7 +162,7 @@ class Workers:
     def end_all(self) -> None:
         """Kill what still runs."""
         for worker in list(self._made.values()):
-            if worker.alive:
+            if not worker.gone.is_set():
                 worker.kill()
         with self._changed:
             self._made.clear()

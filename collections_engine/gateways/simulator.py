@@ -54,6 +54,7 @@ class SimulatorGateway:
         self._deadline_seconds = deadline_seconds
         self._settings = contract_settings or {}
         self._capabilities: dict[str, Any] | None = None
+        self._contract: RailContract | None = None
 
     def __repr__(self) -> str:
         return f"SimulatorGateway({self._name!r})"
@@ -65,7 +66,9 @@ class SimulatorGateway:
 
     def contract(self) -> RailContract:
         """The stricter of what the rail announces and the settings."""
-        return wire.stricter(wire.contract(self._announced()), self._settings)
+        if self._contract is None:
+            self._contract = wire.stricter(wire.contract(self._announced()), self._settings)
+        return self._contract
 
     def describe(self) -> AccountDescription:
         """Ask which account and mode this is."""
@@ -223,10 +226,15 @@ class SimulatorChannel:
             for document in page:
                 p = wire.payment(document, self._gateway.name, represents=self.contract.represents)
                 if wanted(p):
-                    self._add(document, found)
+                    self._keep(p, found)
 
     def _add(self, document: Any, found: dict[str, ProviderPayment]) -> None:
-        p = wire.payment(document, self._gateway.name, represents=self.contract.represents)
+        self._keep(
+            wire.payment(document, self._gateway.name, represents=self.contract.represents), found
+        )
+
+    @staticmethod
+    def _keep(p: ProviderPayment, found: dict[str, ProviderPayment]) -> None:
         if found.setdefault(p.payment_id, p) != p:
             raise wire.Malformed("a payment changed while it was looked up")
 

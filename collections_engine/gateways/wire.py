@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -124,9 +125,14 @@ def _request_id(value: Any) -> UUID | None:
 
 def provider_time(reply: Reply) -> datetime | None:
     """Read the Date header; None when it is absent or unreadable."""
+    return _date(reply.headers.get("date", ""))
+
+
+@lru_cache(maxsize=64)
+def _date(text: str) -> datetime | None:
     try:
-        moment = parsedate_to_datetime(reply.headers["date"])
-    except (KeyError, ValueError, TypeError):
+        moment = parsedate_to_datetime(text)
+    except (ValueError, TypeError):
         return None
     return moment if moment.tzinfo is not None else None
 

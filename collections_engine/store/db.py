@@ -56,7 +56,8 @@ def configure(
         connection.execute(
             "SELECT set_config('enable_seqscan', 'off', false),"
             " set_config('enable_hashjoin', 'off', false),"
-            " set_config('enable_mergejoin', 'off', false)"
+            " set_config('enable_mergejoin', 'off', false),"
+            " set_config('plan_cache_mode', 'force_generic_plan', false)"
         )
     connection.add_notice_handler(_watch(connection))
 

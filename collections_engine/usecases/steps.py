@@ -50,6 +50,11 @@ def retrying(
     retry: Callable[[BaseException], bool] = db.transient,
 ) -> T:
     """Run a repeatable database step, again after transient faults, on another connection."""
+    try:
+        return source.run(work)  # the machinery of repeating costs as much as a small step
+    except Exception as error:
+        if not retry(error):
+            raise
     for attempt in Retrying(
         retry=retry_if_exception(retry),
         stop=stop_after_delay(seconds),

@@ -22,10 +22,10 @@ DECLARE passing uuid[]; again uuid[];
 BEGIN
   PERFORM 1 FROM instalments WHERE id = ANY (p_instalments) ORDER BY id FOR UPDATE;
   PERFORM 1 FROM engine_control c
-    WHERE c.scope = '*' OR c.scope IN (SELECT i.provider_account FROM instalments i WHERE i.id = ANY (p_instalments))
+    WHERE c.scope = ANY (ARRAY['*'] || ARRAY(SELECT i.provider_account FROM instalments i WHERE i.id = ANY (p_instalments)))
     ORDER BY c.scope FOR SHARE;
   PERFORM 1 FROM mandates m
-    WHERE m.mandate_ref IN (SELECT i.mandate_ref FROM instalments i WHERE i.id = ANY (p_instalments))
+    WHERE m.mandate_ref = ANY (ARRAY(SELECT i.mandate_ref FROM instalments i WHERE i.id = ANY (p_instalments)))
     ORDER BY m.mandate_ref FOR SHARE;
   PERFORM 1 FROM payment_requests r WHERE r.id = ANY (p_requests) ORDER BY r.id FOR UPDATE;
 
@@ -77,8 +77,8 @@ BEGIN
      SET state = 'sending', permit_id = p.permit_id, permit_until = p.valid_until, sendings = p.sending,
          sent_at = COALESCE(r.sent_at, p.given_at), next_check = GREATEST(i.lease_until, p.valid_until),
          body = COALESCE(r.body, a.body), body_sha256 = COALESCE(r.body_sha256, encode(sha256(a.body), 'hex'))
-    FROM unnest(p_requests, p_permits, p_bodies) AS a(request, permit, body)
-    JOIN permits p ON p.permit_id = a.permit JOIN instalments i ON i.claimed_by = a.request
+    FROM unnest(p_requests, p_instalments, p_permits, p_bodies) AS a(request, instalment, permit, body)
+    JOIN permits p ON p.permit_id = a.permit JOIN instalments i ON i.id = a.instalment
    WHERE r.id = a.request AND r.id = ANY (passing);
   UPDATE instalments i
      SET sendings = r.sendings, lease_until = GREATEST(i.lease_until, r.permit_until)

@@ -116,16 +116,90 @@ BEGIN
   RETURN result;
 END $$;
 
+-- One item of a batch that ends plainly; see settle_plain.
+CREATE TYPE plain_collect AS (n integer, answer jsonb, instalment uuid, request uuid, customer text, account text, payment text,
+  amount bigint, currency text, mandate text, source text, provider_status text, reference text, reason text, occurred_at timestamptz);
+
+-- The plain end of a sending, for a whole batch in a handful of statements: the payment is the request's own,
+-- in full, and the first thing ever recorded for its row. What holds is listed; every item that fits less
+-- than all of it is left to settle_collected, which knows the rest. Runs under settle's locks. Both write the
+-- same books. Returns what it settled.
+CREATE FUNCTION settle_plain(p_items jsonb) RETURNS plain_collect[] LANGUAGE plpgsql VOLATILE AS $$
+DECLARE plain plain_collect[]; booked uuid[]; transactions bigint[];
+BEGIN
+  plain := ARRAY(
+    SELECT ROW(s.n, s.answer, i.id, r.id, i.customer_ref, s.provider_account, s.payment_id, s.amount, s.currency, s.mandate_ref,
+               s.source, s.provider_status, s.reference, s.reason, s.occurred_at)::plain_collect
+      FROM (SELECT x.ordinality::int AS n, x.value -> 'answer' AS answer, (x.value ->> 'instalment_id')::uuid AS instalment,
+                   count(*) OVER (PARTITION BY x.value ->> 'instalment_id') AS items, f.*
+              FROM jsonb_array_elements(p_items) WITH ORDINALITY x,
+                   jsonb_to_record(CASE jsonb_typeof(x.value -> 'fact') WHEN 'object' THEN x.value -> 'fact' ELSE '{}' END)
+                     AS f(kind text, own_request_id uuid, provider_account text, payment_id text, amount bigint, payment_amount bigint,
+                          currency text, mandate_ref text, source text, provider_status text, reference text, reason text,
+                          occurred_at timestamptz, misfit boolean, decline_code text)) s
+      JOIN payment_requests r ON r.id = s.own_request_id AND r.instalment_id = s.instalment
+      JOIN instalments i ON i.id = s.instalment
+     WHERE s.items = 1 AND s.kind = 'collected' AND s.provider_status = 'collected' AND s.misfit IS NOT TRUE AND s.decline_code IS NULL
+       AND jsonb_typeof(s.answer) = 'object'
+       AND r.state = 'sending' AND i.status = 'in_flight' AND i.claimed_by = r.id
+       AND i.facts_seen = 0 AND i.review_reason IS NULL AND NOT i.has_open_chargeback
+       AND s.amount = r.amount AND s.amount = i.amount AND s.amount = i.outstanding_amount
+       AND s.payment_amount IS NOT DISTINCT FROM s.amount
+       AND s.currency = r.currency AND s.currency = i.currency
+       AND s.mandate_ref = r.mandate_ref AND s.provider_account = r.provider_account
+       AND NOT EXISTS (SELECT FROM provider_payments p WHERE p.provider_account = s.provider_account AND p.payment_id = s.payment_id));
+  IF cardinality(plain) = 0 THEN
+    RETURN plain;
+  END IF;
+  WITH b AS (
+    INSERT INTO ledger_transactions (provider_account, external_movement_id, movement, payment_id, instalment_id, request_id,
+        amount, currency, applied, suspense, misfit, source, provider_status, mandate_ref, reason, occurred_at)
+    SELECT p.account, p.payment, 'collect', p.payment, p.instalment, p.request, p.amount, p.currency, p.amount, 0, false, p.source,
+           p.provider_status, p.mandate, p.reason, p.occurred_at
+      FROM unnest(plain) p ORDER BY p.account, p.payment
+    ON CONFLICT (provider_account, external_movement_id, movement) DO NOTHING
+    RETURNING id, instalment_id)
+  SELECT array_agg(b.id), array_agg(b.instalment_id) INTO transactions, booked FROM b;
+  IF cardinality(plain) IS DISTINCT FROM cardinality(booked) THEN  -- booked before: no news, or a conflict
+    plain := ARRAY(SELECT p FROM unnest(plain) p WHERE p.instalment = ANY (booked));
+  END IF;
+  INSERT INTO gateway_answers (permit_id, request_id, kind, http_status, word, payment_id, replayed, fields, body_length, body_sha256)
+  SELECT a.permit_id, a.request_id, a.kind, a.http_status, COALESCE(a.word, ''), a.payment_id, COALESCE(a.replayed, false),
+         COALESCE(a.fields, '{}'), COALESCE(a.body_length, 0), COALESCE(a.body_sha256, '')
+    FROM unnest(plain) p, jsonb_to_record(p.answer) AS a(permit_id uuid, request_id uuid, kind text, http_status int, word text,
+           payment_id text, replayed boolean, fields jsonb, body_length bigint, body_sha256 text)
+  ON CONFLICT (permit_id) DO NOTHING;
+  INSERT INTO ledger_entries (transaction_id, account, currency, amount)
+  SELECT t.id, e.account, p.currency, e.amount
+    FROM unnest(transactions, booked) AS t(id, instalment) JOIN unnest(plain) p ON p.instalment = t.instalment,
+         LATERAL (VALUES ('clearing/' || p.account, p.amount), ('receivable/' || p.customer, -p.amount)) AS e(account, amount);
+  INSERT INTO provider_payments AS o (provider_account, payment_id, instalment_id, request_id, reference, amount, currency,
+      mandate_ref, status, misfit, provider_created_at)
+  SELECT p.account, p.payment, p.instalment, p.request, p.reference, p.amount, p.currency, p.mandate, 'collected', false, p.occurred_at
+    FROM unnest(plain) p ORDER BY p.account, p.payment
+  ON CONFLICT (provider_account, payment_id) DO UPDATE
+     SET status = excluded.status, last_seen_at = clock_timestamp(), request_id = COALESCE(o.request_id, excluded.request_id);
+  UPDATE payment_requests r
+     SET state = 'collected', close_reason = 'provider_collected', decline_code = NULL, closed_at = engine_now(), next_check = NULL,
+         refusal_freed = false
+    FROM unnest(plain) p WHERE r.id = p.request;
+  UPDATE instalments i
+     SET status = 'paid', outstanding_amount = 0, facts_seen = i.facts_seen + 2, claimed_by = NULL, claim_token = NULL,
+         lease_until = NULL, in_flight_since = NULL, sendings = 0
+    FROM unnest(plain) p WHERE i.id = p.instalment;
+  RETURN plain;
+END $$;
+
 -- One durable step over many items, each {answer?, fact?, next_check?}: record the answer, apply the
 -- fact, set the next check. Items of one instalment keep their order.
 CREATE FUNCTION settle(p_items jsonb) RETURNS TABLE (n integer, result text, status text, outstanding bigint, review_reason text, facts_seen bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
-DECLARE item record; f jsonb; a jsonb; outcome text; i instalments;
+DECLARE item record; f jsonb; a jsonb; outcome text; i instalments; ids uuid[]; plain plain_collect[]; numbers integer[];
 BEGIN
-  PERFORM 1 FROM instalments t WHERE t.id IN (SELECT (x ->> 'instalment_id')::uuid FROM jsonb_array_elements(p_items) x) ORDER BY t.id FOR UPDATE;
-  PERFORM 1 FROM payment_requests r WHERE r.instalment_id IN (SELECT (x ->> 'instalment_id')::uuid FROM jsonb_array_elements(p_items) x)
-    ORDER BY r.instalment_id, r.attempt FOR UPDATE;
+  ids := ARRAY(SELECT DISTINCT (x ->> 'instalment_id')::uuid FROM jsonb_array_elements(p_items) x);
+  PERFORM 1 FROM instalments t WHERE t.id = ANY (ids) ORDER BY t.id FOR UPDATE;
+  PERFORM 1 FROM payment_requests r WHERE r.instalment_id = ANY (ids) ORDER BY r.instalment_id, r.attempt FOR UPDATE;
   -- Accounts that are new are made in one order before any posting, so that two batches cannot deadlock (P16).
   INSERT INTO ledger_accounts (code, currency, kind)
   SELECT DISTINCT k.kind || '/' || CASE k.kind WHEN 'clearing' THEN x -> 'fact' ->> 'provider_account' ELSE t.customer_ref END, x -> 'fact' ->> 'currency', k.kind
@@ -138,7 +212,12 @@ BEGIN
            AND a.code = k.kind || '/' || CASE k.kind WHEN 'clearing' THEN x -> 'fact' ->> 'provider_account' ELSE t.customer_ref END)
    ORDER BY 1, 2
   ON CONFLICT DO NOTHING;
+  plain := settle_plain(p_items);
+  numbers := ARRAY(SELECT p.n FROM unnest(plain) p);
+  RETURN QUERY SELECT p.n, 'applied', t.status, t.outstanding_amount, t.review_reason, t.facts_seen
+    FROM unnest(plain) p JOIN instalments t ON t.id = p.instalment;
   FOR item IN SELECT x.value AS v, x.ordinality::int AS ord FROM jsonb_array_elements(p_items) WITH ORDINALITY x
+               WHERE x.ordinality::int <> ALL (numbers)
                ORDER BY x.value ->> 'instalment_id', x.ordinality LOOP
     outcome := 'recorded';
     a := item.v -> 'answer';

@@ -26,7 +26,7 @@ WITH asked AS (
    WHERE i.id = a.instalment AND i.attempt = a.attempt AND i.review_reason IS NULL
      AND ( ( i.status = 'due' AND i.collect_date <= %(day)s::date AND i.outstanding_amount > 0
              AND NOT i.has_open_chargeback AND NOT i.on_hold
-             AND EXISTS (SELECT FROM mandates m WHERE m.mandate_ref = i.mandate_ref AND m.status = 'active')
+             AND (SELECT m.status FROM mandates m WHERE m.mandate_ref = i.mandate_ref) = 'active'
              AND NOT EXISTS (SELECT FROM engine_control c WHERE c.paused AND c.scope IN ('*', i.provider_account)) )
         OR ( i.status = 'in_flight' AND i.claimed_by = a.request
              AND ( i.claim_token = a.token OR i.lease_until < engine_now() ) ) )

@@ -55,6 +55,19 @@ def review(c: psycopg.Connection[Any], row: Row, _scene: Scene) -> None:
     c.execute("SELECT mark_review(%s, 'a test')", (row.id,))
 
 
+def pending_payment(c: psycopg.Connection[Any], row: Row, scene: Scene) -> None:
+    """A payment by hand is under way: nothing is paid yet, but it is a fact."""
+    paid = scene.rail.control(
+        "by-hand",
+        reference=row.reference,
+        amount=row.amount_minor,
+        currency=row.currency,
+        mandate=row.mandate_ref,
+        status="pending",
+    )
+    rows.settle(c, rows.said(row, FactKind.ACCEPTED, paid["id"], own=None))
+
+
 def full_payment(c: psycopg.Connection[Any], row: Row, scene: Scene) -> None:
     """The customer pays all of it by hand."""
     _by_hand(c, row, scene, row.amount_minor)
@@ -77,7 +90,7 @@ def _by_hand(c: psycopg.Connection[Any], row: Row, scene: Scene, amount: int) ->
 
 
 Event = Any
-STOPPING = [chargeback, hold, pause, pause_account, cancel_mandate, review]
+STOPPING = [chargeback, hold, pause, pause_account, cancel_mandate, review, pending_payment]
 EVENTS = [*STOPPING, full_payment, part_payment]
 
 

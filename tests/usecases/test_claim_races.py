@@ -260,6 +260,22 @@ def test_resend_compares_and_sets(scene: Scene, steps: Callable[[], db.Connectio
     scene.check()
 
 
+def test_an_older_token_is_never_permitted(
+    scene: Scene, steps: Callable[[], db.Connection]
+) -> None:
+    """P1, P4: taken over but not yet permitted: the first owner is told so, the second may send."""
+    (row,) = scene.seed()
+    session, first = steps(), rows.claim(scene.connection, row)
+    scene.after_lease()
+    second = rows.claim(scene.connection, row)
+    refused = PermitRefused(first.request.id, "token")
+    assert ask_permit(session, permit_ask(first, seen=0)) == refused
+    assert claims.release(session, [(first, None)]) == [False]
+    assert isinstance(ask_permit(session, permit_ask(second, seen=0)), Permit)
+    assert ask_permit(session, permit_ask(first, seen=1)) == refused
+    scene.check()
+
+
 def test_the_same_permit_id_is_one_permit(scene: Scene, steps: Callable[[], db.Connection]) -> None:
     """P4: a repeat after a lost answer returns the same permit; after its end it returns none."""
     (row,) = scene.seed()

@@ -1,0 +1,148 @@
+"""The shipped crontab lines and units do what they say, in the bare environment they run in."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.command import BARE, ROOT, Command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.simulator.rail import Rail
+
+CRONTAB = ROOT / "crontab.example"
+UNITS = ROOT / "deploy" / "systemd"
+SERVICES = sorted(UNITS.glob("*.service"))
+TIMERS = sorted(UNITS.glob("*.timer"))
+PAST = "2026-05-01"
+
+
+def cron_jobs() -> list[tuple[str, str]]:
+    """The lines that start something: (schedule, command)."""
+    found = []
+    for line in CRONTAB.read_text().splitlines():
+        if line and line[0] in "0123456789*":
+            *times, _user, command = re.split(r"\s+", line, maxsplit=6)
+            found.append((" ".join(times), command))
+    return found
+
+
+def unit(path: Path) -> configparser.ConfigParser:
+    """A unit file; repeated keys keep the last."""
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # systemd's keys have case
+    parser.read(path)
+    return parser
+
+
+def on_this_machine(shell: str, tmp_path: Path, command: Command) -> str:
+    """The line with its installed paths replaced by those of this test."""
+    program = tmp_path / "collections"
+    program.write_text(
+        f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m collections_engine "$@"\n'
+    )
+    program.chmod(0o755)
+    environment = tmp_path / "environment"
+    lines = [f"{name}='{value}'" for name, value in command.variables.items()]
+    environment.write_text("\n".join(lines) + "\n")
+    logs = tmp_path / "log"
+    logs.mkdir(exist_ok=True)
+    for installed, here in (
+        ("/usr/local/bin/collections", str(program)),
+        ("/etc/collections/environment", str(environment)),
+        ("/var/log/collections", str(logs)),
+    ):
+        shell = shell.replace(installed, here)
+    return shell
+
+
+def test_cron_lines_run_in_crons_own_environment(
+    command: Command, rail: Rail, schedule: Callable[..., str], tmp_path: Path
+) -> None:
+    """Each shipped line, as cron would start it: the day is collected once, whoever comes first."""
+    command("import", schedule(("i-1", PAST), ("i-2", PAST)))
+    for _, line in [*cron_jobs(), *cron_jobs()]:
+        done = subprocess.run(
+            ["/bin/sh", "-c", on_this_machine(line, tmp_path, command)],
+            env=BARE,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), line
+    assert [m["amount"] for m in rail.movements()] == [1000, 1000]
+    assert '"collected": 2' in (tmp_path / "log" / "run.log").read_text(encoding="utf-8")
+
+
+def test_a_missing_variable_is_named_before_any_claim(
+    command: Command, rail: Rail, schedule: Callable[..., str], tmp_path: Path
+) -> None:
+    """B45: without the gateway's address nothing is claimed, and the variable is named."""
+    command("import", schedule(("i-1", PAST)))
+    command.variables.pop("COLLECTIONS_SIMULATOR_URL")
+    line = on_this_machine(cron_jobs()[0][1], tmp_path, command)
+    done = subprocess.run(["/bin/sh", "-c", line], env=BARE, cwd="/", check=False, timeout=60)
+    assert done.returncode != 0
+    said = (tmp_path / "log" / "run.log").read_text(encoding="utf-8")
+    assert "COLLECTIONS_SIMULATOR_URL" in said
+    assert rail.requests() == []
+
+
+def test_cron_lines_have_no_percent_and_avoid_the_hours_that_clocks_repeat() -> None:
+    """B35, B45: a bare % ends a cron command; 01:00-02:59 happens twice or not at all."""
+    jobs = cron_jobs()
+    assert len(jobs) >= 2
+    for times, line in jobs:
+        assert "%" not in line
+        hour = times.split()[1]
+        assert hour == "*" or int(hour) not in (1, 2)
+
+
+@pytest.mark.parametrize("path", TIMERS, ids=lambda p: p.name)
+def test_timers_start_services_that_exist_outside_the_repeated_hours(path: Path) -> None:
+    """B35, B36: the daily run is made up for after a night off, and never at 01:00-02:59."""
+    assert path.with_suffix(".service") in SERVICES
+    timer = unit(path)["Timer"]
+    hour = re.search(r" (\d\d):", timer["OnCalendar"])
+    assert hour is None or int(hour[1]) not in (1, 2)
+    assert timer["Persistent"] == ("true" if hour else "false")
+
+
+@pytest.mark.parametrize("path", SERVICES, ids=lambda p: p.name)
+def test_services_start_what_the_command_line_knows(path: Path) -> None:
+    """ExecStart is a command of ours; a run that needs a person is no failed unit (exit 3)."""
+    service = unit(path)["Service"]
+    program, *words = service["ExecStart"].split()
+    assert program == "/usr/local/bin/collections"
+    asked = [sys.executable, "-m", "collections_engine", words[0], "--help"]
+    shown = subprocess.run(asked, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert all(word in shown.stdout for word in words[1:])
+    assert (service["Type"], service["SuccessExitStatus"]) == ("oneshot", "3")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed here")
+def test_systemd_reads_the_units_without_a_word(tmp_path: Path) -> None:
+    """`systemd-analyze verify` finds nothing to say, once the program stands where they look."""
+    for path in [*SERVICES, *TIMERS]:
+        text = path.read_text().replace("/usr/local/bin/collections", "/bin/true")
+        (tmp_path / path.name).write_text(text)
+    names = [str(tmp_path / path.name) for path in [*SERVICES, *TIMERS]]
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *names],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    ours = [line for line in done.stderr.splitlines() if "collections-" in line]
+    assert ours == []

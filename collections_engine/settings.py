@@ -113,6 +113,7 @@ class Settings(_Frozen):
     gateway_deadline_seconds: Seconds = 30
     lease_seconds: Seconds = 120
     concurrency: Annotated[int, Field(ge=1, le=256)] = 16
+    customer_charges_per_day: Annotated[int, Field(ge=0)] = 0
     log_level: Literal["auto", "debug", "info", "warning", "error"] = "auto"
     log_format: Literal["auto", "json", "text"] = "auto"
     retry: Retry = Retry()
@@ -187,7 +188,7 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
 
 _SIMPLE = (
     "database_wait_seconds", "home", "timezone", "environment", "gateway_deadline_seconds",
-    "lease_seconds", "concurrency", "log_level", "log_format",
+    "lease_seconds", "concurrency", "customer_charges_per_day", "log_level", "log_format",
 )  # fmt: skip
 _OTHER = ("CONFIG", "DEBUG", "DATABASE_URL", "DATABASE_URL_FILE", "SIMULATOR_URL")
 _KEYS = ("database_url", *_SIMPLE, "retry", "calendar", "provider_accounts", "caps")

@@ -147,6 +147,7 @@ class Engine:
             lease=bounds.lease,
             permit_duration=bounds.permit,
             caps=settings.caps,
+            customer_charges=settings.customer_charges_per_day,
         )
         accounts = settings.provider_accounts
         return Context(

@@ -99,7 +99,7 @@ def permit(
     duration: timedelta,
     caps: Mapping[str, int],
 ) -> list[Permit | PermitRefused]:
-    """P4 for a batch; `caps` maps "account CUR" to minor units a business date."""
+    """P4 for a batch; `caps`: "account CUR" to minor units, "*" to charges a customer, per day."""
     rows = step(
         connection,
         query("claim", "permit"),

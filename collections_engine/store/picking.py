@@ -25,6 +25,7 @@ class DueRow:
     outstanding_minor: int
     currency: str
     external_ref: str
+    customer_ref: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ def _due(row: dict[str, Any]) -> DueRow:
         outstanding_minor=row["outstanding_amount"],
         currency=row["currency"],
         external_ref=row["external_ref"],
+        customer_ref=row["customer_ref"],
     )
 
 

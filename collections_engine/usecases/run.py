@@ -12,6 +12,7 @@ import random
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date
@@ -45,6 +46,8 @@ class RunOptions:
     wait: bool = False
     capped: bool = False
     """Caps are configured, so rows may rightly stay due (P17)."""
+    customer_charges: int = 0
+    """How many rows of one customer a run takes, oldest first; 0: as many as are due."""
     progress: Callable[[int], None] = lambda _: None
     chosen: Callable[[DueRow], bool] = lambda _: True
     """Which of the due rows to take: those of a plan, or all."""
@@ -131,6 +134,7 @@ def _collect_due(
     workers: _Workers,
 ) -> None:
     budget = Budget(options.limit, options.max_amounts)
+    taken: Counter[str] = Counter()
     cursor = picking.START
     mixing = random.Random(os.getpid()) if options.join else None  # noqa: S311 - an order, no secret
     while not context.stopping() and not budget.spent():
@@ -145,6 +149,9 @@ def _collect_due(
                 break
             if not options.chosen(row):
                 continue
+            if 0 < options.customer_charges <= taken[row.customer_ref]:
+                continue  # the permit counts too; this keeps the oldest first
+            taken[row.customer_ref] += 1 if options.customer_charges else 0
             if budget.admit(row.outstanding_minor, row.currency):
                 workers.put(_work(row, context, options, summary, budget))
             elif budget.spent():

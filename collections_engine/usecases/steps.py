@@ -74,6 +74,8 @@ class StepSettings:
     lease: timedelta
     permit_duration: timedelta
     caps: Mapping[str, int]
+    customer_charges: int = 0
+    """How many charges one customer may get per business date; 0: as many as are due."""
 
 
 class Steps:
@@ -96,8 +98,10 @@ class Steps:
         def claim(c: Connection, asks: Sequence[ClaimAsk]) -> list[Claim | None]:
             return claims.claim(c, asks, day=s.day, lease=s.lease)
 
+        caps = {**s.caps, "*": s.customer_charges} if s.customer_charges else s.caps
+
         def permit(c: Connection, asks: Sequence[PermitAsk]) -> list[Permit | PermitRefused]:
-            return claims.permit(c, asks, day=s.day, duration=s.permit_duration, caps=s.caps)
+            return claims.permit(c, asks, day=s.day, duration=s.permit_duration, caps=caps)
 
         self._claim = batched(claim)
         self._permit = batched(permit)

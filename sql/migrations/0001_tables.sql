@@ -250,6 +250,10 @@ CREATE TABLE cap_counters (
   permitted_amount bigint NOT NULL DEFAULT 0 CHECK (permitted_amount >= 0), permitted_count bigint NOT NULL DEFAULT 0,
   PRIMARY KEY (provider_account, currency, business_date));
 
+CREATE TABLE customer_counters (
+  customer_ref text NOT NULL REFERENCES customers, business_date date NOT NULL,
+  permitted_count bigint NOT NULL DEFAULT 0 CHECK (permitted_count >= 0), PRIMARY KEY (customer_ref, business_date));
+
 -- Inbox of outside events: stored first, applied later, each once (its drain comes with webhooks).
 CREATE TABLE inbox (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

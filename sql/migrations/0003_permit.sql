@@ -121,23 +121,42 @@ $$;
 -- locked after the request (P16). A request counts once, at its first permit.
 CREATE FUNCTION within_caps(p_passing uuid[], p_caps jsonb, p_day date) RETURNS uuid[]
 LANGUAGE plpgsql VOLATILE AS $$
-DECLARE kept uuid[] := '{}'; r record; c record; cap bigint;
+DECLARE kept uuid[] := '{}'; r record; c record; cap bigint; per_customer bigint := (p_caps ->> '*')::bigint;
 BEGIN
-  FOR r IN SELECT id, provider_account, currency, amount, sendings FROM payment_requests
-            WHERE id = ANY (p_passing) ORDER BY provider_account, currency, id LOOP
+  IF per_customer IS NOT NULL THEN
+    INSERT INTO customer_counters (customer_ref, business_date)
+    SELECT DISTINCT i.customer_ref, p_day FROM payment_requests q JOIN instalments i ON i.id = q.instalment_id
+     WHERE q.id = ANY (p_passing) AND q.sendings = 0 ORDER BY 1
+    ON CONFLICT DO NOTHING;
+    PERFORM 1 FROM customer_counters k WHERE k.business_date = p_day AND k.customer_ref = ANY (ARRAY(
+        SELECT i.customer_ref FROM payment_requests q JOIN instalments i ON i.id = q.instalment_id WHERE q.id = ANY (p_passing)))
+      ORDER BY k.customer_ref FOR UPDATE;
+  END IF;
+  FOR r IN SELECT q.id, q.provider_account, q.currency, q.amount, q.sendings, i.customer_ref FROM payment_requests q
+             JOIN instalments i ON i.id = q.instalment_id
+            WHERE q.id = ANY (p_passing) ORDER BY q.provider_account, q.currency, i.collect_date, q.id LOOP
     cap := (p_caps ->> (r.provider_account || ' ' || r.currency))::bigint;
-    IF cap IS NULL OR r.sendings > 0 THEN
+    IF r.sendings > 0 THEN  -- it was counted at its first permit
       kept := kept || r.id;
       CONTINUE;
     END IF;
-    INSERT INTO cap_counters (provider_account, currency, business_date) VALUES (r.provider_account, r.currency, p_day)
-      ON CONFLICT DO NOTHING;
-    SELECT * INTO c FROM cap_counters WHERE (provider_account, currency, business_date) = (r.provider_account, r.currency, p_day) FOR UPDATE;
-    IF c.permitted_amount + r.amount <= cap THEN
+    IF per_customer IS NOT NULL AND (SELECT k.permitted_count >= per_customer FROM customer_counters k
+                                      WHERE k.customer_ref = r.customer_ref AND k.business_date = p_day) THEN
+      CONTINUE;
+    END IF;
+    IF cap IS NOT NULL THEN
+      INSERT INTO cap_counters (provider_account, currency, business_date) VALUES (r.provider_account, r.currency, p_day)
+        ON CONFLICT DO NOTHING;
+      SELECT * INTO c FROM cap_counters WHERE (provider_account, currency, business_date) = (r.provider_account, r.currency, p_day) FOR UPDATE;
+      IF c.permitted_amount + r.amount > cap THEN
+        CONTINUE;
+      END IF;
       UPDATE cap_counters SET permitted_amount = permitted_amount + r.amount, permitted_count = permitted_count + 1
        WHERE (provider_account, currency, business_date) = (r.provider_account, r.currency, p_day);
-      kept := kept || r.id;
     END IF;
+    UPDATE customer_counters SET permitted_count = permitted_count + 1
+     WHERE per_customer IS NOT NULL AND customer_ref = r.customer_ref AND business_date = p_day;
+    kept := kept || r.id;
   END LOOP;
   RETURN kept;
 END $$;

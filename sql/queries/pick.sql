@@ -3,7 +3,7 @@
 
 -- name: due(day, after_date, after_id, most)
 -- The next page of due rows, oldest collect date first.
-SELECT id AS instalment_id, attempt, collect_date, provider_account, outstanding_amount, currency, external_ref
+SELECT id AS instalment_id, attempt, collect_date, provider_account, outstanding_amount, currency, external_ref, customer_ref
   FROM instalments
  WHERE queue_date IS NOT NULL AND queue_date <= %(day)s::date AND (queue_date, id) > (%(after_date)s::date, %(after_id)s::uuid)
    AND outstanding_amount > 0 AND NOT has_open_chargeback AND NOT on_hold AND review_reason IS NULL
@@ -12,7 +12,7 @@ SELECT id AS instalment_id, attempt, collect_date, provider_account, outstanding
 -- name: due_between(day, date_from, date_to, after_date, after_id, most)
 -- Backfill: rows whose due date lies in the range, both ends included. A collect date is never before
 -- the due date, so the queue's index serves from the range's start.
-SELECT id AS instalment_id, attempt, collect_date, provider_account, outstanding_amount, currency, external_ref
+SELECT id AS instalment_id, attempt, collect_date, provider_account, outstanding_amount, currency, external_ref, customer_ref
   FROM instalments
  WHERE queue_date IS NOT NULL AND queue_date <= %(day)s::date AND queue_date >= %(date_from)s::date
    AND (queue_date, id) > (%(after_date)s::date, %(after_id)s::uuid)

@@ -122,6 +122,7 @@ def _go(asked: Asked, kind: str, first: date | None, last: date | None) -> int:
                 f"--to {last} lies after the business date {day}; nothing was charged. A backfill"
                 " takes what was due, never what falls due later."
             )
+        per_customer = engine.settings.customer_charges_per_day
         options = RunOptions(
             kind=kind,
             business_date=day,
@@ -131,7 +132,8 @@ def _go(asked: Asked, kind: str, first: date | None, last: date | None) -> int:
             max_amounts=asked.max_amounts,
             concurrency=asked.concurrency or engine.settings.concurrency,
             join=asked.join,
-            capped=bool(engine.settings.caps) or plan is not None,
+            capped=bool(engine.settings.caps or per_customer or plan),
+            customer_charges=per_customer,
             chosen=plan.has if plan else lambda _: True,
         )
         return (

@@ -1,0 +1,431 @@
+"""One exchange on one connection: sent once, answered whole, or nothing is known (P5, P7)."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from collections_engine.domain.gateway import GatewayUnreachable
+from collections_engine.gateways import http as product
+from collections_engine.gateways.http import DeadlinePassed, HttpConnection, boottime
+
+PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Word: yes\r\n\r\nok"
+FAULTS = (OSError, http.client.HTTPException)
+
+
+class Peer:
+    """The server's end of one connection; it notes every byte that it was sent."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.seen = b""
+
+    def request(self) -> None:
+        """Read one request, its body included."""
+        begin = len(self.seen)
+        while (end := self.seen.find(b"\r\n\r\n", begin)) < 0:
+            if not self._more():
+                return
+        head = self.seen[begin:end].lower()
+        _, _, size = head.partition(b"content-length: ")
+        whole = end + 4 + int(size.split(b"\r\n")[0] or 0)
+        while len(self.seen) < whole and self._more():
+            pass
+
+    def send(self, data: bytes) -> None:
+        """Send bytes; the client may have left."""
+        with contextlib.suppress(OSError):
+            self.sock.sendall(data)
+
+    def until_closed(self) -> None:
+        """Read on until the client leaves."""
+        while self._more():
+            pass
+
+    def _more(self) -> bool:
+        try:
+            data = self.sock.recv(65_536)
+        except OSError:
+            return False
+        self.seen += data
+        return bool(data)
+
+
+Script = Callable[[Peer], None]
+
+
+def replies(*texts: bytes, end: bool = False) -> Script:
+    """Answer one request after the other with these bytes; then close, or wait for the client."""
+
+    def play(peer: Peer) -> None:
+        for text in texts:
+            peer.request()
+            peer.send(text)
+        if not end:
+            peer.until_closed()
+
+    return play
+
+
+class Server:
+    """Plays one script per connection, in order, on a thread of its own."""
+
+    def __init__(self, *scripts: Script) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(10)
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/base"
+        self.peers: list[Peer] = []
+        self._scripts = scripts
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        for script in self._scripts:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            with sock:
+                sock.settimeout(10)
+                self.peers.append(Peer(sock))
+                script(self.peers[-1])
+
+    def seen(self) -> list[bytes]:
+        """What came on each connection, once the scripts have ended."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+        return [peer.seen for peer in self.peers]
+
+
+class Line:
+    """A client connection and the scripted server at its other end."""
+
+    def __init__(self, *scripts: Script) -> None:
+        self.server = Server(*scripts)
+        self.http = HttpConnection(self.server.url, {"X-All": "1"})
+        self.http.ensure_open()
+
+    def get(self, within: float = 5.0) -> product.Reply:
+        """GET /x."""
+        return self.http.exchange("GET", "/x", boottime() + within)
+
+    def requests(self) -> list[int]:
+        """How many requests came on each connection."""
+        self.http.close()
+        return [text.count(b" HTTP/1.1\r\n") for text in self.server.seen()]
+
+
+Dial = Callable[..., Line]
+
+
+@pytest.fixture
+def dial() -> Iterator[Dial]:
+    """Opens lines to scripted servers, and closes them after the test."""
+    opened: list[Line] = []
+
+    def open_line(*scripts: Script) -> Line:
+        opened.append(Line(*scripts))
+        return opened[-1]
+
+    yield open_line
+    for line in opened:
+        line.http.close()
+        line.server.seen()
+
+
+def test_the_request_is_written_once_byte_for_byte(dial: Dial) -> None:
+    """Request line, own and given headers, length and body: these bytes and no others."""
+    line = dial(replies(PLAIN))
+    line.http.exchange("POST", "/p?q=1", boottime() + 5, b'{"a":1}', {"Idempotency-Key": "k"})
+    line.http.close()
+    host = line.server.url.removeprefix("http://").removesuffix("/base")
+    assert line.server.seen() == [
+        f"POST /base/p?q=1 HTTP/1.1\r\nHost: {host}\r\nX-All: 1\r\nIdempotency-Key: k\r\n"
+        f'Content-Length: 7\r\n\r\n{{"a":1}}'.encode()
+    ]
+
+
+def test_a_plain_reply_keeps_the_connection(dial: Dial) -> None:
+    """Status, lower-case header names, body; the next exchange takes the same connection."""
+    line = dial(replies(PLAIN, PLAIN.replace(b"200 OK", b"422 No")))
+    first = line.get()
+    line.http.ensure_open()
+    assert (first.status, first.headers["x-word"], first.body) == (200, "yes", b"ok")
+    assert line.get().status == 422
+    assert line.requests() == [2]
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n3\r\n, x\r\n0\r\n\r\n"
+TWICE = b"HTTP/1.1 200 OK\r\nX-A: 1\r\nX-A: 2\r\nContent-Length: 2\r\n\r\nok"
+
+
+@pytest.mark.parametrize(
+    ("reply", "status", "body"),
+    [
+        (CHUNKED, 200, b"ok, x"),
+        (TWICE, 200, b"ok"),
+        (b"HTTP/1.1 204 No Content\r\nDate: x\r\n\r\n", 204, b""),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + PLAIN, 200, b"ok"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 200, b""),
+        (b"HTTP/1.1 201\r\nContent-Length: 2\r\n\r\nok", 201, b"ok"),
+    ],
+    ids=["chunked", "duplicate header", "no content", "continue", "empty", "no phrase"],
+)
+def test_other_forms_of_a_whole_reply(dial: Dial, reply: bytes, status: int, body: bytes) -> None:
+    """Whoever reads it, the whole reply comes out, and the connection is in step after it."""
+    line = dial(replies(reply, PLAIN), replies(PLAIN))
+    found = line.get()
+    assert (found.status, found.body) == (status, body)
+    line.http.ensure_open()
+    assert line.get().body == b"ok"
+    assert sum(line.requests()) == 2
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        PLAIN.replace(b"X-Word: yes", b"Connection: close"),
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\n\r\nok",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
+    ],
+    ids=["with length", "without length", "unsaid", "HTTP/1.0"],
+)
+def test_a_connection_that_ends_is_not_used_again(dial: Dial, reply: bytes) -> None:
+    """Read whole, closed by us; the next exchange needs, and gets, a new connection."""
+    line = dial(replies(reply, end=True), replies(PLAIN))
+    assert line.get().body == b"ok"
+    with pytest.raises(DeadlinePassed):
+        line.get()
+    line.http.ensure_open()
+    assert line.get().body == b"ok"
+    assert line.requests() == [1, 1]
+
+
+HALVES = {
+    "nothing": b"",
+    "half a status line": b"HTTP/1.1 20",
+    "a bare status line": b"HTTP/1.1 429 Too Many\r\n",
+    "half a header": b"HTTP/1.1 429 Too Many\r\nRetry-After: 5",
+    "headers without their end": b"HTTP/1.1 401 No\r\nDate: x\r\n",
+    "no body": b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n",
+    "half a body": b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok",
+    "half a body, duplicate header": TWICE.replace(b": 2\r\n\r\n", b": 9\r\n\r\n"),
+    "half a chunk": CHUNKED[: CHUNKED.index(b", x")],
+    "no last chunk": CHUNKED[: -len(b"0\r\n\r\n")],
+}
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_a_truncated_reply_is_no_reply(dial: Dial, half: str) -> None:
+    """Cut in the head or the body: an error, the connection dropped, nothing sent again."""
+    line = dial(replies(HALVES[half], end=True), replies(PLAIN))
+    with pytest.raises(FAULTS):
+        line.get()
+    with pytest.raises(DeadlinePassed):
+        line.get()
+    assert line.requests()[0] == 1
+
+
+BIG = product.MAX_BODY_BYTES + 1
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % BIG + b"x" * BIG,
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n" % BIG
+        + b"x" * BIG
+        + b"\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b"x" * BIG,
+        b"HTTP/1.1 200 OK\r\nX-A: " + b"x" * (product.MAX_HEAD_BYTES + 1) + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"".join(b"X-%d: 1\r\n" % n for n in range(9000)),
+    ],
+    ids=["length", "chunked", "to the end", "long header", "many headers"],
+)
+def test_an_oversized_reply_is_refused(dial: Dial, reply: bytes) -> None:
+    """More than the bound: an error instead of a filled memory, and the connection dropped."""
+    line = dial(replies(reply, end=True))
+    with pytest.raises(http.client.HTTPException):
+        line.get()
+    assert line.requests() == [1]
+
+
+@pytest.mark.parametrize("reply", [PLAIN, CHUNKED, TWICE], ids=["plain", "chunked", "duplicate"])
+def test_bytes_after_the_reply_end_the_connection(dial: Dial, reply: bytes) -> None:
+    """Out of step: the reply counts, the connection is not used again."""
+    line = dial(replies(reply + b"HTTP/1.1 201 Created\r\n"), replies(PLAIN))
+    assert line.get().status == 200
+    line.http.ensure_open()
+    assert line.get().body == b"ok"
+    assert line.requests() == [1, 1]
+
+
+def dribble(begin: bytes, drop: bytes) -> Script:
+    """Send a beginning, then drop after drop without end until the client leaves."""
+
+    def play(peer: Peer) -> None:
+        peer.request()
+        peer.send(begin)
+        while not select.select([peer.sock], [], [], 0.01)[0]:
+            peer.send(drop)
+
+    return play
+
+
+@pytest.mark.parametrize(
+    ("begin", "drop"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX-A: ", b"x"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n", b"x"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", b"x"),
+        (b"", b""),
+    ],
+    ids=["head", "body", "chunks", "to the end", "silence"],
+)
+def test_a_dribbled_reply_is_cut_by_the_total_deadline(
+    dial: Dial, begin: bytes, drop: bytes
+) -> None:
+    """However many single reads succeed, the whole exchange ends at its deadline."""
+    line = dial(dribble(begin, drop))
+    started = time.monotonic()
+    with pytest.raises(TimeoutError):
+        line.get(within=0.2)
+    assert 0.15 < time.monotonic() - started < 2
+    assert line.requests() == [0 if not line.server.peers[0].seen else 1]
+
+
+def test_a_request_nobody_reads_is_cut_by_the_deadline(dial: Dial) -> None:
+    """A peer whose buffers are full cannot stretch the deadline either."""
+    stop = threading.Event()
+    line = dial(lambda _peer: stop.wait(10) and None)
+    started = time.monotonic()
+    with pytest.raises(TimeoutError):
+        line.http.exchange("POST", "/x", boottime() + 0.2, b"x" * (32 << 20))
+    assert time.monotonic() - started < 3
+    stop.set()
+
+
+def test_nothing_is_written_after_the_deadline(dial: Dial) -> None:
+    """A deadline that has passed writes no byte; the connection is as it was."""
+    line = dial(replies(PLAIN))
+    for late in (0.0, -1.0):
+        with pytest.raises(DeadlinePassed):
+            line.get(within=late)
+    assert line.get().body == b"ok"
+    assert line.requests() == [1]
+
+
+def test_the_deadline_counts_time_spent_asleep(
+    dial: Dial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CLOCK_BOOTTIME is asked, before the write and before every read; a leap ends the exchange."""
+    now = boottime()
+    assert abs(now - time.clock_gettime(time.CLOCK_BOOTTIME)) < 1
+    asked: list[int] = []
+    leaps = [now, now, now + 3600]
+
+    def clock(which: int) -> float:
+        asked.append(which)
+        return leaps[min(len(asked), len(leaps)) - 1]
+
+    fake = SimpleNamespace(clock_gettime=clock, CLOCK_BOOTTIME=time.CLOCK_BOOTTIME)
+    line = dial(replies(PLAIN[:20]), replies(PLAIN))
+    monkeypatch.setattr(product, "time", fake)
+    with pytest.raises(TimeoutError):
+        line.http.exchange("GET", "/x", now + 60)
+    line.http.ensure_open()
+    with pytest.raises(DeadlinePassed):
+        line.http.exchange("GET", "/x", now + 60)
+    assert set(asked) == {time.CLOCK_BOOTTIME}
+    assert line.requests() == [1, 0]
+
+
+def test_an_idle_connection_that_was_closed_is_made_anew(dial: Dial) -> None:
+    """Closed by the server between two exchanges: ensure_open reconnects, nothing is repeated."""
+    line = dial(replies(PLAIN, end=True), replies(PLAIN))
+    line.get()
+    sock = line.http._sock
+    assert sock is not None
+    assert select.select([sock], [], [], 5)[0]
+    line.http.ensure_open()
+    assert line.http._sock is not sock
+    line.get()
+    assert line.requests() == [1, 1]
+
+
+def test_a_live_connection_is_kept(dial: Dial) -> None:
+    """ensure_open on a quiet connection does nothing."""
+    line = dial(replies(PLAIN, PLAIN))
+    line.get()
+    sock = line.http._sock
+    line.http.ensure_open()
+    assert line.http._sock is sock
+    line.get()
+    assert line.requests() == [2]
+
+
+def test_an_exchange_is_never_repeated(dial: Dial) -> None:
+    """Closed without an answer: the request is not written a second time, nor on a new line."""
+    line = dial(replies(b"", end=True), replies(PLAIN))
+    with pytest.raises(FAULTS):
+        line.http.exchange("POST", "/x", boottime() + 5, b"{}")
+    with pytest.raises(DeadlinePassed):
+        line.http.exchange("POST", "/x", boottime() + 5, b"{}")
+    assert line.requests() == [1]
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_returned_and_not_followed(dial: Dial, status: int) -> None:
+    """The reply comes back as it is, its location beside it."""
+    head = f"HTTP/1.1 {status} Elsewhere\r\nLocation: /there\r\nContent-Length: 0\r\n\r\n"
+    line = dial(replies(head.encode()))
+    reply = line.http.exchange("POST", "/x", boottime() + 5, b"{}")
+    assert (reply.status, reply.headers["location"]) == (status, "/there")
+    assert line.requests() == [1]
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_refused_connection_is_unreachable(scheme: str) -> None:
+    """Nobody listens: GatewayUnreachable, naming host and port only."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        http_connection = HttpConnection(f"{scheme}://127.0.0.1:{port}/base", {"X": "canary"})
+        with pytest.raises(GatewayUnreachable, match=f"127.0.0.1:{port}") as caught:
+            http_connection.ensure_open()
+    assert "canary" not in str(caught.value)
+
+
+def test_a_peer_that_speaks_no_tls_is_unreachable() -> None:
+    """The handshake fails before anything of a request is written."""
+
+    def greet(peer: Peer) -> None:
+        peer.send(PLAIN)
+        peer.until_closed()
+
+    server = Server(greet)
+    connection = HttpConnection(server.url.replace("http:", "https:"), {"X": "canary"})
+    with pytest.raises(GatewayUnreachable):
+        connection.ensure_open()
+    (seen,) = server.seen()
+    assert b"canary" not in seen
+
+
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1", "127.0.0.1:80", "http://", ""])
+def test_a_wrong_url_is_refused(url: str) -> None:
+    """Only http and https with a host."""
+    with pytest.raises(ValueError, match="gateway URL"):
+        HttpConnection(url, {})

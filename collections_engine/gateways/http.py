@@ -52,6 +52,7 @@ class _TimedReader(io.RawIOBase):
         self._sock = sock
         self._deadline = deadline
         self._already = already
+        self.ended = False
 
     def readable(self) -> bool:
         return True
@@ -61,18 +62,39 @@ class _TimedReader(io.RawIOBase):
             taken, self._already = self._already[: len(buffer)], self._already[len(buffer) :]
             buffer[: len(taken)] = taken
             return len(taken)
+        if self.ended:
+            return 0
         _time_left(self._sock, self._deadline)
-        return self._sock.recv_into(buffer)
+        count = self._sock.recv_into(buffer)
+        self.ended = count == 0
+        return count
+
+
+class _Buffer(io.BufferedReader):
+    """Says, when the library has done with it, whether bytes of something else were left."""
+
+    left_over = False
+
+    def __init__(self, raw: _TimedReader) -> None:
+        super().__init__(raw, 16384)
+        self._timed = raw
+
+    def close(self) -> None:
+        if not self.closed:
+            self._timed.ended = True  # look at what is here, wait for nothing
+            self.left_over = bool(self.peek(1))
+        super().close()
 
 
 class _TimedSocket:
     """What http.client needs of a socket for reading a reply."""
 
     def __init__(self, sock: socket.socket, deadline: float, already: bytes) -> None:
-        self._reader = io.BufferedReader(_TimedReader(sock, deadline, already), 16384)
+        self.raw = _TimedReader(sock, deadline, already)
+        self.buffer = _Buffer(self.raw)
 
     def makefile(self, *_: object, **__: object) -> Any:
-        return self._reader
+        return self.buffer
 
 
 class HttpConnection:
@@ -218,15 +240,21 @@ def _plain_head(head: bytes) -> tuple[int, dict[str, str], int] | None:
 def _read_with_library(
     sock: socket.socket, deadline: float, method: str, already: bytes
 ) -> tuple[Reply, bool]:
+    timed = _TimedSocket(sock, deadline, already)
     response = http.client.HTTPResponse(
-        _TimedSocket(sock, deadline, already),  # type: ignore[arg-type]  # only makefile is used
+        timed,  # type: ignore[arg-type]  # only makefile is used
         method=method,
     )
     response.begin()
+    if timed.raw.ended:  # the library takes the end of the connection for the end of the head
+        raise http.client.IncompleteRead(b"")
     body = response.read(MAX_BODY_BYTES + 1)
     if len(body) > MAX_BODY_BYTES:
         raise http.client.HTTPException("the reply is larger than this engine reads")
     if response.length:  # fewer bytes came than Content-Length promised
         raise http.client.IncompleteRead(body, response.length)
     headers = {k.lower(): v for k, v in response.getheaders()}
-    return Reply(response.status, headers, body), not response.will_close
+    response.close()
+    # Bytes beyond the reply: out of step, as above.
+    keep = not response.will_close and not timed.buffer.left_over
+    return Reply(response.status, headers, body), keep

@@ -31,6 +31,8 @@ STATUS_WORDS = {
     "pending": PaymentStatus.PENDING,
     "declined": PaymentStatus.DECLINED,
 }
+LONGEST_SECONDS = 1_000_000_000
+"""About 31 years: a longer time that a rail announces is no more use, and no clock reaches it."""
 KEY_CONFLICT_CODES = frozenset(
     {"idempotency_conflict", "idempotency_error", "idempotency_key_reused", "parameter_mismatch"}
 )
@@ -192,12 +194,15 @@ def _refused(reply: Reply, evidence: dict[str, Any]) -> Answer:
     if code == "idempotency_in_progress":
         return Answer(AnswerKind.KEY_IN_PROGRESS, word=code, fields=fields, **evidence)
     if code in KEY_CONFLICT_CODES:
-        named = error.get("payment_id")
+        try:
+            named = _text(error, "payment_id", 128)
+        except Malformed:
+            named = None
         return Answer(
             AnswerKind.KEY_CONFLICT,
             word=code,
             fields=fields,
-            named_payment_id=named if isinstance(named, str) and 0 < len(named) <= 128 else None,
+            named_payment_id=named,
             **evidence,
         )
     if reply.status in (400, 404, 422) and not code.startswith("idempotency"):
@@ -241,7 +246,7 @@ def _declared(value: Any) -> bool:
 
 
 def _seconds(value: Any, default: int) -> int:
-    return value if _declared(value) else default
+    return min(value, LONGEST_SECONDS) if _declared(value) else default
 
 
 def stricter(announced: RailContract, settings: Mapping[str, Any]) -> RailContract:

@@ -8,6 +8,7 @@ is run again on a fresh connection, where it waits for the undecided transaction
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -62,26 +63,38 @@ def configure(
     connection.add_notice_handler(_watch(connection))
 
 
-_WARNED: WeakKeyDictionary[Connection, list[str]] = WeakKeyDictionary()
+@dataclass
+class _Session:
+    """What this module remembers of a connection."""
+
+    warned: list[str] = field(default_factory=list)
+    steps: int = 0
+
+
+_SESSIONS: WeakKeyDictionary[Connection, _Session] = WeakKeyDictionary()
+REPLAN_AFTER = frozenset(8**n for n in range(1, 9))
+"""After so many steps a session's plans are made anew, by what the tables have grown to."""
 
 
 def _watch(connection: Connection) -> Callable[[errors.Diagnostic], None]:
-    box = _WARNED.setdefault(connection, [])
-    box.clear()
+    session = _SESSIONS[connection] = _Session()
 
     def handler(diagnostic: errors.Diagnostic) -> None:
         if diagnostic.severity_nonlocalized not in (None, "NOTICE", "INFO", "DEBUG", "LOG"):
-            box.append(diagnostic.sqlstate or "warning")
+            session.warned.append(diagnostic.sqlstate or "warning")
 
     return handler
 
 
 def step(connection: Connection, sql: str, params: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Run one durable step; raises UnknownCommit when the server warned on the way."""
-    box = _WARNED.setdefault(connection, [])
-    box.clear()
+    session = _SESSIONS.setdefault(connection, _Session())
+    session.steps += 1
+    if session.steps in REPLAN_AFTER:
+        connection.execute("DISCARD PLANS")
+    session.warned.clear()
     rows = rows_of(connection, sql, params)
-    if box:
+    if session.warned:
         raise UnknownCommit("the server warned while committing; the outcome is not known")
     return rows
 

@@ -159,8 +159,9 @@ def test_the_request_is_written_once_byte_for_byte(dial: Dial) -> None:
 def test_a_plain_reply_keeps_the_connection(dial: Dial) -> None:
     """Status, lower-case header names, body; the next exchange takes the same connection."""
     line = dial(replies(PLAIN, PLAIN.replace(b"200 OK", b"422 No")))
-    first = line.get()
+    first, sock = line.get(), line.http._sock
     line.http.ensure_open()
+    assert line.http._sock is sock
     assert (first.status, first.headers["x-word"], first.body) == (200, "yes", b"ok")
     assert line.get().status == 422
     assert line.requests() == [2]
@@ -232,10 +233,10 @@ def test_a_truncated_reply_is_no_reply(dial: Dial, half: str) -> None:
     """Cut in the head or the body: an error, the connection dropped, nothing sent again."""
     line = dial(replies(HALVES[half], end=True), replies(PLAIN))
     with pytest.raises(FAULTS):
-        line.get()
+        line.http.exchange("POST", "/x", boottime() + 5, b"{}")
     with pytest.raises(DeadlinePassed):
-        line.get()
-    assert line.requests()[0] == 1
+        line.http.exchange("POST", "/x", boottime() + 5, b"{}")
+    assert line.requests() == [1]
 
 
 BIG = product.MAX_BODY_BYTES + 1
@@ -244,19 +245,17 @@ BIG = product.MAX_BODY_BYTES + 1
 @pytest.mark.parametrize(
     "reply",
     [
-        b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % BIG + b"x" * BIG,
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n" % BIG
-        + b"x" * BIG
-        + b"\r\n0\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b"x" * BIG,
-        b"HTTP/1.1 200 OK\r\nX-A: " + b"x" * (product.MAX_HEAD_BYTES + 1) + b"\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\n" + b"".join(b"X-%d: 1\r\n" % n for n in range(9000)),
+        b"Content-Length: %d\r\n\r\n" % BIG + b"x" * BIG,
+        b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % BIG + b"x" * BIG + b"\r\n0\r\n\r\n",
+        b"Connection: close\r\n\r\n" + b"x" * BIG,
+        b"X-A: " + b"x" * (product.MAX_HEAD_BYTES + 1) + b"\r\n\r\n",
+        b"".join(b"X-%d: 1\r\n" % n for n in range(9000)),
     ],
     ids=["length", "chunked", "to the end", "long header", "many headers"],
 )
 def test_an_oversized_reply_is_refused(dial: Dial, reply: bytes) -> None:
     """More than the bound: an error instead of a filled memory, and the connection dropped."""
-    line = dial(replies(reply, end=True))
+    line = dial(replies(b"HTTP/1.1 200 OK\r\n" + reply, end=True))
     with pytest.raises(http.client.HTTPException):
         line.get()
     assert line.requests() == [1]
@@ -321,16 +320,13 @@ def test_a_request_nobody_reads_is_cut_by_the_deadline(dial: Dial) -> None:
 def test_nothing_is_written_after_the_deadline(dial: Dial) -> None:
     """A deadline that has passed writes no byte; the connection is as it was."""
     line = dial(replies(PLAIN))
-    for late in (0.0, -1.0):
-        with pytest.raises(DeadlinePassed):
-            line.get(within=late)
+    with pytest.raises(DeadlinePassed):
+        line.get(within=0.0)
     assert line.get().body == b"ok"
     assert line.requests() == [1]
 
 
-def test_the_deadline_counts_time_spent_asleep(
-    dial: Dial, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_deadline_counts_time_spent_asleep(dial: Dial, monkeypatch: pytest.MonkeyPatch) -> None:
     """CLOCK_BOOTTIME is asked, before the write and before every read; a leap ends the exchange."""
     now = boottime()
     assert abs(now - time.clock_gettime(time.CLOCK_BOOTTIME)) < 1
@@ -366,27 +362,6 @@ def test_an_idle_connection_that_was_closed_is_made_anew(dial: Dial) -> None:
     assert line.requests() == [1, 1]
 
 
-def test_a_live_connection_is_kept(dial: Dial) -> None:
-    """ensure_open on a quiet connection does nothing."""
-    line = dial(replies(PLAIN, PLAIN))
-    line.get()
-    sock = line.http._sock
-    line.http.ensure_open()
-    assert line.http._sock is sock
-    line.get()
-    assert line.requests() == [2]
-
-
-def test_an_exchange_is_never_repeated(dial: Dial) -> None:
-    """Closed without an answer: the request is not written a second time, nor on a new line."""
-    line = dial(replies(b"", end=True), replies(PLAIN))
-    with pytest.raises(FAULTS):
-        line.http.exchange("POST", "/x", boottime() + 5, b"{}")
-    with pytest.raises(DeadlinePassed):
-        line.http.exchange("POST", "/x", boottime() + 5, b"{}")
-    assert line.requests() == [1]
-
-
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_is_returned_and_not_followed(dial: Dial, status: int) -> None:
     """The reply comes back as it is, its location beside it."""
@@ -411,12 +386,7 @@ def test_a_refused_connection_is_unreachable(scheme: str) -> None:
 
 def test_a_peer_that_speaks_no_tls_is_unreachable() -> None:
     """The handshake fails before anything of a request is written."""
-
-    def greet(peer: Peer) -> None:
-        peer.send(PLAIN)
-        peer.until_closed()
-
-    server = Server(greet)
+    server = Server(replies(end=True))
     connection = HttpConnection(server.url.replace("http:", "https:"), {"X": "canary"})
     with pytest.raises(GatewayUnreachable):
         connection.ensure_open()

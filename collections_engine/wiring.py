@@ -264,8 +264,8 @@ def _pool(
 
 
 def _configure(settings: Settings, connection: Connection, actor: str, *, readonly: bool) -> None:
-    # Below the lease, so that a claim that waited for a lock is still judged by a living lease.
-    lock_timeout = min(20.0, settings.lease_seconds / 2)
+    # Short and below the lease: a step that could not have its lock in time is asked again, alone.
+    lock_timeout = min(1.0, settings.lease_seconds / 2)
     db.configure(connection, actor, lock_timeout_seconds=lock_timeout, by_index=True)
     if readonly:
         connection.execute("SET default_transaction_read_only = on")

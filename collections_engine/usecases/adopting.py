@@ -132,7 +132,9 @@ def _say(
 def _unpause(connection: Connection, actor: str, prefix: str) -> bool:
     """Lift the pause that the interlock made; one that a person made stays."""
     for scope in control.paused(connection):
-        if scope.scope == control.EVERYTHING and scope.reason.startswith(prefix):
+        if scope.scope == control.EVERYTHING and all(
+            part.startswith(prefix) for part in scope.reason.split("; ")
+        ):
             return control.unpause(connection, control.EVERYTHING, actor)
     return False
 

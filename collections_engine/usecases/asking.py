@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -18,6 +19,7 @@ from collections_engine.domain.decision import (
     Send,
     Settle,
     Stop,
+    StopReason,
     Void,
 )
 from collections_engine.domain.errors import GuardRefused, NotFoundError, Unavailable
@@ -37,9 +39,9 @@ from collections_engine.domain.request import (
 )
 from collections_engine.store import desk, identity
 from collections_engine.store.db import Connection
-from collections_engine.store.history import History
+from collections_engine.store.history import BY_HAND, History
 from collections_engine.usecases.context import Context
-from collections_engine.usecases.following import view_of
+from collections_engine.usecases.following import follow, view_of
 from collections_engine.usecases.steps import ConnectionSource, retrying
 
 NO_MONEY = "Nothing was changed and no money was touched."
@@ -98,8 +100,50 @@ def now(source: ConnectionSource) -> datetime:
     return retrying(source, lambda c: identity.clock(c)[0])
 
 
-def fetch(context: Context, row: History, account: str, payment_id: str) -> ProviderPayment | None:
+def check_bound(source: ConnectionSource, context: Context, accounts: Iterable[str]) -> None:
+    """Refuse unless each account that will be asked is the one that was bound (P18).
+
+    What another account or mode under the same name does not show proves nothing. Raises
+    GuardRefused or Unavailable; an account that is not configured is the lookup's to report.
+    """
+    for name in dict.fromkeys(accounts):
+        gateway = context.channels.gateway(name)
+        if gateway is None:
+            continue
+        try:
+            found = gateway.describe()
+        except GatewayUnreachable as error:
+            raise unreachable(str(error)) from error
+        account = retrying(source, lambda c, name=name: identity.account(c, name))
+        if account is None or account.fingerprint is None:
+            raise GuardRefused(
+                f"provider account {name} is not bound yet, so nothing says that {found.account}"
+                f" ({found.mode}) is the right one. {NO_MONEY} The first run, or `collections"
+                " recover`, binds it; then say so again."
+            )
+        if account.fingerprint != found.fingerprint:
+            raise GuardRefused(
+                f"provider account {name} answers as {found.account} ({found.mode}), another"
+                f" account or mode than was bound: {account.account} ({account.mode}). {NO_MONEY}"
+                " Check the settings of this shell; if it is meant: collections db adopt"
+                f" --account {name}"
+            )
+
+
+def accounts_of(row: History, request: Request) -> list[str]:
+    """Every account that a lookup of this row asks."""
+    recorded = [account for account, _ in row.payments]
+    named = [key for r in row.requests for key in (*r.own_payments, *r.named_payments)]
+    ours = [request.provider_account, *(r.provider_account for r in row.requests)]
+    found = dict.fromkeys([*ours, *recorded, *(account for account, _ in named)])
+    return [account for account in found if account != BY_HAND]
+
+
+def fetch(
+    source: ConnectionSource, context: Context, row: History, account: str, payment_id: str
+) -> ProviderPayment | None:
     """Fetch one payment by id; None when the provider does not hand it out."""
+    check_bound(source, context, [account])
     question = LookupQuestion((), row.external_ref, (), (payment_id,), context.identity)
     try:
         channel = context.channels.take(account)
@@ -139,14 +183,33 @@ def unmoved(context: Context, row: UUID, seen: int | None) -> History:
     return found
 
 
-def ask(context: Context, row: History, request: Request, at: datetime) -> tuple[Situation, Lookup]:
-    """Look everything up now; raises Unavailable when the lookup is not complete."""
-    found = view_of(context, row, request, at)
+def ask(
+    source: ConnectionSource, context: Context, row: History, request: Request
+) -> tuple[Situation, Lookup]:
+    """Look everything up now, at the accounts that were bound.
+
+    Raises GuardRefused where one is not, Unavailable when the lookup is not complete.
+    """
+    check_bound(source, context, accounts_of(row, request))
+    found = view_of(context, row, request, now(source))
     if isinstance(found, str):
         raise unreachable(found)
     if not found[1].complete:
         raise unreachable(found[1].fault or "the lookup is incomplete")
     return found
+
+
+def follow_up(
+    source: ConnectionSource, context: Context, row: History, request: Request
+) -> Decision:
+    """Book what the accounts that were bound say; raises GuardRefused or Unavailable."""
+    check_bound(source, context, accounts_of(row, request))
+    decision = follow(context, row, request, now(source))
+    if isinstance(decision, str):
+        raise unreachable(decision)
+    if isinstance(decision, Stop) and decision.reason is StopReason.LOOKUP_INCOMPLETE:
+        raise unreachable(decision.detail)
+    return decision
 
 
 def unreachable(why: str) -> Unavailable:

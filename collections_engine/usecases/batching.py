@@ -2,7 +2,8 @@
 
 A caller hands in its row and waits. While one flush is under way the next batch collects, so the
 batch grows with the load and a single call is a batch of one; no timers. When the call returns,
-its row is committed. A batch that fails is replayed one by one: a poison row hits only itself.
+its row is committed. A batch that fails is replayed one by one, each row by its own caller and
+outside the lane: a poison row, or one that somebody else has locked, hits only itself.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ LANES = 2
 class _Slot(Generic[A, R]):
     """One caller's row. Woken exactly once by another thread: with its result, or to lead."""
 
-    __slots__ = ("ask", "batch", "error", "finished", "result", "wake")
+    __slots__ = ("alone", "ask", "batch", "error", "finished", "result", "wake")
 
     def __init__(self, ask: A) -> None:
         self.ask = ask
         self.wake = threading.Lock()
         self.wake.acquire()
         self.batch: list[_Slot[A, R]] | None = None
+        self.alone = False
         self.finished = False
         self.result: R | None = None
         self.error: BaseException | None = None
@@ -65,6 +67,8 @@ class Batcher(Generic[A, R]):
             else:
                 batch, slot.batch = slot.batch, None
                 self._lead(batch, slot)
+        if slot.alone:
+            self._run([slot])
         if slot.error is not None:
             raise slot.error
         return slot.result  # type: ignore[return-value]  # None is a legal R
@@ -106,7 +110,7 @@ class Batcher(Generic[A, R]):
                 batch[0].error = error
                 return
             for slot in batch:
-                self._run([slot])
+                slot.alone = True
             return
         for slot, result in zip(batch, results, strict=True):
             slot.result = result

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from collections_engine.domain.errors import InterlockRefused, Unavailable
 from collections_engine.domain.gateway import (
+    AccountDescription,
     Gateway,
     GatewayUnreachable,
     LookupKind,
@@ -50,13 +51,8 @@ def check_account(
         raise Unavailable(f"{error}; nothing was charged. Run again later.") from error
     row = identity.ensure_account(connection, gateway.name)
     _check_contract(gateway.name, contract, without_lookup=without_lookup)
-    if row.fingerprint is not None and row.fingerprint != described.fingerprint:
-        _pause(connection, f"account {gateway.name} is another account or mode than was bound")
-        raise InterlockRefused(
-            f"provider account {gateway.name} answers as {described.account} ({described.mode}), it"
-            f" was bound as {row.account} ({row.mode}). The engine is paused and nothing was"
-            f" charged. If that is meant: collections db adopt --account {gateway.name}"
-        )
+    if row.fingerprint is not None:
+        _check_binding(connection, row, described)
     since = now - COLLECTION_PERIOD
     if row.fingerprint is not None and row.last_payment_at is not None:
         since = row.last_payment_at - OVERLAP
@@ -77,7 +73,21 @@ def check_account(
         identity.bind(
             connection, gateway.name, described.fingerprint, described.account, described.mode
         )
+        row = identity.ensure_account(connection, gateway.name)  # another process may have bound it
+        _check_binding(connection, row, described)
     return heard
+
+
+def _check_binding(
+    connection: Connection, row: identity.Account, described: AccountDescription
+) -> None:
+    if row.fingerprint != described.fingerprint:
+        _pause(connection, f"account {row.name} is another account or mode than was bound")
+        raise InterlockRefused(
+            f"provider account {row.name} answers as {described.account} ({described.mode}), it"
+            f" was bound as {row.account} ({row.mode}). The engine is paused and nothing was"
+            f" charged. If that is meant: collections db adopt --account {row.name}"
+        )
 
 
 def _check_contract(name: str, contract: RailContract, *, without_lookup: bool) -> None:

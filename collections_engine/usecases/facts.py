@@ -20,7 +20,7 @@ from collections_engine.domain.reconcile import Situation
 from collections_engine.store import desk
 from collections_engine.store.history import BY_HAND, History
 from collections_engine.store.settlement import Item, Settled
-from collections_engine.usecases.asking import NO_MONEY, ask, fetch, ghost, now
+from collections_engine.usecases.asking import NO_MONEY, ask, fetch, ghost
 from collections_engine.usecases.context import Context
 from collections_engine.usecases.steps import ConnectionSource, retrying
 
@@ -85,9 +85,9 @@ def record(source: ConnectionSource, context: Context, row: UUID, told: Told) ->
     exponent(told.currency)
     before = context.steps.history(row)
     request = before.open_request or ghost(context, before)
-    view, lookup = ask(context, before, request, now(source))
+    view, lookup = ask(source, context, before, request)
     known = next((p for p in lookup.payments if p.payment_id == told.payment_id), None)
-    known = known or _under_our_reference(context, before, view, told.payment_id)
+    known = known or _under_our_reference(source, context, before, view, told.payment_id)
     booked = retrying(source, lambda c: desk.booked_payment(c, row, told.payment_id))
     if known is not None:
         _check_with_provider(told, known)
@@ -109,7 +109,7 @@ def record(source: ConnectionSource, context: Context, row: UUID, told: Told) ->
 
 
 def _under_our_reference(
-    context: Context, row: History, view: Situation, payment_id: str
+    source: ConnectionSource, context: Context, row: History, view: Situation, payment_id: str
 ) -> ProviderPayment | None:
     """Fetch the payment by its id, for a list that lags; only one under our reference counts."""
     for account in dict.fromkeys(
@@ -117,7 +117,7 @@ def _under_our_reference(
     ):
         if context.channels.gateway(account) is None:
             continue
-        found = fetch(context, row, account, payment_id)
+        found = fetch(source, context, row, account, payment_id)
         if found is not None and (
             view.owner(found) is not None or found.reference == view.request.reference
         ):

@@ -38,16 +38,15 @@ from collections_engine.usecases.asking import (
     authenticated_person,
     detail_of,
     fetch,
+    follow_up,
     ghost,
     name_of_decision,
     now,
     resolved,
     unmoved,
-    unreachable,
 )
 from collections_engine.usecases.collect import collect
 from collections_engine.usecases.context import Context, Due
-from collections_engine.usecases.following import follow
 from collections_engine.usecases.steps import ConnectionSource, retrying
 
 LEAST_UNDECLARED_WAIT = timedelta(hours=24)
@@ -84,9 +83,9 @@ def collected(
     """
     before = unmoved(context, row, seen)
     request = before.open_request or ghost(context, before)
-    view, lookup = ask(context, before, request, now(source))
+    view, lookup = ask(source, context, before, request)
     payment = next((p for p in lookup.payments if p.payment_id == payment_id), None)
-    payment = payment or fetch(context, before, request.provider_account, payment_id)
+    payment = payment or fetch(source, context, before, request.provider_account, payment_id)
     if payment is None:
         raise GuardRefused(
             f"{request.provider_account} does not show payment {payment_id}. {NO_MONEY}"
@@ -136,7 +135,7 @@ def not_collected(
             f"{before.external_ref} has no request that was sent and is open. {NO_MONEY}"
             " A row that was never sent is freed with `--as release`."
         )
-    view, lookup = ask(context, before, request, now(source))
+    view, lookup = ask(source, context, before, request)
     decision = decide(view, lookup)
     wait = waiting_time(view.contract)
     _refuse_if_found(before, request, view=view, lookup=lookup, decision=decision, by=by)
@@ -251,7 +250,7 @@ def release(source: ConnectionSource, context: Context, row: UUID, by: By, seen:
             f"{before.external_ref} was sent and has no proven end; a release would open the way"
             f" to a second charge. {NO_MONEY} Use --as collected, --as not-collected or --retry."
         )
-    view, lookup = ask(context, before, request or ghost(context, before), now(source))
+    view, lookup = ask(source, context, before, request or ghost(context, before))
     if unbooked(view, lookup.payments):
         raise GuardRefused(
             f"the provider has news that is not booked yet. {NO_MONEY} `collections inflight"
@@ -318,11 +317,7 @@ def retry(
     request = before.open_request
     if request is None:
         return resolved(context, row, "already", "No request is open; there is nothing to ask.")
-    decision = follow(context, before, request, now(source))
-    if isinstance(decision, str):
-        raise unreachable(decision)
-    if isinstance(decision, Stop) and decision.reason is StopReason.LOOKUP_INCOMPLETE:
-        raise unreachable(decision.detail)
+    decision = follow_up(source, context, before, request)
     after = retrying(source, lambda c: desk.instalment(c, row))
     free = after["lease_until"] is not None and after["lease_until"] < now(source)
     if may_send and after["status"] == "in_flight" and after["review_reason"] is None and free:

@@ -67,6 +67,7 @@ CREATE TABLE instalments (
   on_hold boolean NOT NULL DEFAULT false, hold_reason text,
   has_open_chargeback boolean NOT NULL DEFAULT false,
   review_reason text CHECK (review_reason <> ''),
+  cloned_at timestamptz,  -- the row was asked for by the original: only a person lets this copy go on with it (P18)
   claimed_by uuid, claim_token uuid, lease_until timestamptz, in_flight_since timestamptz,
   sendings integer NOT NULL DEFAULT 0 CHECK (sendings >= 0),
   facts_seen bigint NOT NULL DEFAULT 0 CHECK (facts_seen >= 0),
@@ -211,7 +212,8 @@ CREATE TABLE review_items (
   closed_at timestamptz, closed_by text, resolution text,
   CHECK ((closed_at IS NULL) = (closed_by IS NULL) AND (closed_at IS NULL) = (resolution IS NULL)));
 CREATE UNIQUE INDEX review_items_open ON review_items
-  (kind, COALESCE(instalment_id, '00000000-0000-0000-0000-000000000000'), COALESCE(payment_id, ''))
+  (kind, COALESCE(instalment_id, '00000000-0000-0000-0000-000000000000'), COALESCE(payment_id, ''),
+   COALESCE(provider_account, ''))
   WHERE closed_at IS NULL;
 CREATE INDEX review_items_instalment ON review_items (instalment_id) WHERE closed_at IS NULL;
 

@@ -48,7 +48,7 @@ BEGIN
      WHERE i.status = 'in_flight' AND i.claimed_by = r.id AND i.claim_token = a.token
        AND i.lease_until > engine_now()
        AND i.facts_seen = a.facts
-       AND i.review_reason IS NULL AND NOT i.on_hold AND NOT i.has_open_chargeback
+       AND i.review_reason IS NULL AND i.cloned_at IS NULL AND NOT i.on_hold AND NOT i.has_open_chargeback
        AND i.outstanding_amount = r.amount AND i.currency = r.currency
        AND i.mandate_ref = r.mandate_ref AND i.provider_account = r.provider_account
        AND i.attempt = r.attempt
@@ -103,7 +103,7 @@ LANGUAGE sql VOLATILE AS $$
       WHEN i.status <> 'in_flight' OR i.claimed_by IS DISTINCT FROM r.id THEN 'moved:status'
       WHEN r.sendings <> p_seen THEN 'moved:sendings'
       WHEN (SELECT bool_or(c.paused) FROM engine_control c WHERE c.scope IN ('*', i.provider_account)) THEN 'paused'
-      WHEN i.review_reason IS NOT NULL THEN 'guard:review'
+      WHEN i.review_reason IS NOT NULL OR i.cloned_at IS NOT NULL THEN 'guard:review'
       WHEN i.on_hold THEN 'guard:hold'
       WHEN i.has_open_chargeback THEN 'guard:chargeback'
       WHEN (SELECT m.status FROM mandates m WHERE m.mandate_ref = i.mandate_ref) <> 'active' THEN 'guard:mandate'

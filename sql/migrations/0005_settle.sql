@@ -2,13 +2,14 @@
 -- lookups, webhooks, statements and verdicts all end here. Lock order: instalments by id, then their
 -- requests, then ledger accounts (P16). Facts commute; the unique movement identity books each once.
 
--- The row goes under review with a reason; an earlier, graver reason is kept.
+-- The row goes under review with a reason. One that a fact could lift never takes the place of one that
+-- only a person may lift (P17).
 CREATE FUNCTION mark_review(p_instalment uuid, p_reason text, p_evidence jsonb DEFAULT '{}') RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   PERFORM set_config('collections.evidence', p_evidence::text, true);
   UPDATE instalments SET review_reason = p_reason
-   WHERE id = p_instalment AND (review_reason IS NULL OR review_reason NOT IN ('fact_conflict', 'misfit_payment'))
+   WHERE id = p_instalment AND (review_reason IS NULL OR resolved_by_fact(review_reason, false))
      AND review_reason IS DISTINCT FROM p_reason;
   PERFORM set_config('collections.evidence', '', true);
 END $$;
@@ -118,6 +119,7 @@ BEGIN
   PERFORM mark_review(p_instalment, 'smaller_payment', jsonb_build_object('attempt', r.attempt, 'outstanding', n.outstanding_amount))
     FROM instalments n JOIN payment_requests r ON r.instalment_id = n.id AND r.attempt = n.attempt
    WHERE n.id = p_instalment AND n.status = 'due' AND r.state = 'collected' AND NOT r.rest_released;
+  PERFORM mark_review(p_instalment, 'cloned') FROM instalments n WHERE n.id = p_instalment AND n.status = 'due' AND n.cloned_at IS NOT NULL;
 END $$;
 
 -- A payment under our reference whose instalment is not here: suspense, for a person (P15). Told again,

@@ -131,7 +131,8 @@ BEGIN
     SELECT ROW(s.n, s.answer, i.id, r.id, i.customer_ref, s.provider_account, s.payment_id, s.amount, s.currency, s.mandate_ref,
                s.source, s.provider_status, s.reference, s.reason, s.occurred_at)::plain_collect
       FROM (SELECT x.ordinality::int AS n, x.value -> 'answer' AS answer, (x.value ->> 'instalment_id')::uuid AS instalment,
-                   count(*) OVER (PARTITION BY x.value ->> 'instalment_id') AS items, f.*
+                   count(*) OVER (PARTITION BY x.value ->> 'instalment_id') AS items,
+                   count(*) OVER (PARTITION BY x.value -> 'fact' ->> 'payment_id') AS tellings, f.*
               FROM jsonb_array_elements(p_items) WITH ORDINALITY x,
                    jsonb_to_record(CASE jsonb_typeof(x.value -> 'fact') WHEN 'object' THEN x.value -> 'fact' ELSE '{}' END)
                      AS f(kind text, own_request_id uuid, provider_account text, payment_id text, amount bigint, payment_amount bigint,
@@ -139,7 +140,7 @@ BEGIN
                           occurred_at timestamptz, misfit boolean, decline_code text)) s
       JOIN payment_requests r ON r.id = s.own_request_id AND r.instalment_id = s.instalment
       JOIN instalments i ON i.id = s.instalment
-     WHERE s.items = 1 AND s.kind = 'collected' AND s.provider_status = 'collected' AND s.misfit IS NOT TRUE AND s.decline_code IS NULL
+     WHERE s.items = 1 AND s.tellings = 1 AND s.kind = 'collected' AND s.provider_status = 'collected' AND s.misfit IS NOT TRUE AND s.decline_code IS NULL
        AND jsonb_typeof(s.answer) = 'object'
        AND r.state = 'sending' AND i.status = 'in_flight' AND i.claimed_by = r.id
        AND i.facts_seen = 0 AND i.review_reason IS NULL AND NOT i.has_open_chargeback

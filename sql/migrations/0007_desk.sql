@@ -108,7 +108,7 @@ BEGIN
    WHERE instalment_id = i.id AND closed_at IS NULL AND kind IN ('fact_conflict', 'misfit_payment');
   SELECT * INTO r FROM payment_requests WHERE instalment_id = i.id AND attempt = i.attempt;
   UPDATE instalments
-     SET review_reason = NULL, facts_seen = facts_seen + 1,
+     SET review_reason = NULL, cloned_at = NULL, facts_seen = facts_seen + 1,
          status = CASE WHEN outstanding_amount = 0 AND status IN ('in_flight', 'due') THEN 'paid' WHEN status = 'in_flight' THEN 'due' ELSE status END,
          attempt = CASE WHEN outstanding_amount > 0 AND r.state IN ('collected', 'declined', 'void') THEN attempt + 1 ELSE attempt END,
          claimed_by = NULL, claim_token = NULL, lease_until = NULL, in_flight_since = NULL, sendings = 0

@@ -23,7 +23,7 @@ WITH asked AS (
          lease_until = CASE WHEN i.claim_token = a.token THEN GREATEST(i.lease_until, engine_now() + %(lease)s::interval)
                             ELSE engine_now() + %(lease)s::interval END
     FROM asked a JOIN locked l ON l.id = a.instalment
-   WHERE i.id = a.instalment AND i.attempt = a.attempt AND i.review_reason IS NULL
+   WHERE i.id = a.instalment AND i.attempt = a.attempt AND i.review_reason IS NULL AND i.cloned_at IS NULL
      AND ( ( i.status = 'due' AND i.collect_date <= %(day)s::date AND i.outstanding_amount > 0
              AND NOT i.has_open_chargeback AND NOT i.on_hold
              AND (SELECT m.status FROM mandates m WHERE m.mandate_ref = i.mandate_ref) = 'active'
@@ -76,7 +76,7 @@ UPDATE payment_requests r SET next_check = a.at
 -- name: why_not_claimed(instalment, request, attempt, day)
 -- After zero rows: looked up only to say why, never to decide (P1).
 SELECT CASE
-    WHEN i.review_reason IS NOT NULL THEN 'under_review'
+    WHEN i.review_reason IS NOT NULL OR i.cloned_at IS NOT NULL THEN 'under_review'
     WHEN i.status = 'in_flight' AND i.claimed_by = %(request)s THEN 'held_by_another_worker'
     WHEN i.status = 'in_flight' THEN 'unresolved_attempt'
     WHEN i.status <> 'due' THEN i.status

@@ -1,9 +1,15 @@
 -- The switches a person has.
 
 -- name: pause(scope, reason, actor)
--- Every permit after this COMMIT obeys; those still alive are listed by living_permits.
+-- Every permit after this COMMIT obeys; those still alive are listed by living_permits. A pause that
+-- stands keeps its reason; another reason joins it.
 INSERT INTO engine_control (scope, paused, reason, actor) VALUES (%(scope)s, true, %(reason)s, %(actor)s)
-ON CONFLICT (scope) DO UPDATE SET paused = true, reason = excluded.reason, actor = excluded.actor, changed_at = clock_timestamp()
+ON CONFLICT (scope) DO UPDATE
+   SET paused = true, actor = CASE WHEN engine_control.paused THEN engine_control.actor ELSE excluded.actor END,
+       reason = CASE WHEN NOT engine_control.paused THEN excluded.reason
+                     WHEN position(excluded.reason IN engine_control.reason) > 0 THEN engine_control.reason
+                     ELSE engine_control.reason || '; ' || excluded.reason END,
+       changed_at = CASE WHEN engine_control.paused THEN engine_control.changed_at ELSE clock_timestamp() END
 RETURNING scope
 
 -- name: unpause(scope, actor)

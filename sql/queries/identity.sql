@@ -32,10 +32,11 @@ UPDATE database_identity
 INSERT INTO audit_trail (entity, entity_id, action, detail) VALUES ('identity', %(identity)s, %(action)s, %(detail)s::jsonb)
 
 -- name: review_requested_rows()
--- In a clone, every row that still could collect and has any request waits for a person.
-UPDATE instalments i SET review_reason = 'cloned'
- WHERE i.status IN ('due', 'in_flight', 'submitted', 'failed') AND i.review_reason IS NULL
-   AND EXISTS (SELECT FROM payment_requests r WHERE r.instalment_id = i.id)
+-- In a clone, every row with any request is marked; no machine, whatever it finds, goes on with it. One
+-- that is paid now waits for a person when it should owe again.
+UPDATE instalments i
+   SET cloned_at = engine_now(), review_reason = CASE WHEN i.status = 'paid' THEN i.review_reason ELSE 'cloned' END
+ WHERE i.status <> 'cancelled' AND EXISTS (SELECT FROM payment_requests r WHERE r.instalment_id = i.id)
 
 -- name: unbind_accounts()
 -- In a clone, no account is bound.

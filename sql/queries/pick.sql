@@ -29,7 +29,7 @@ SELECT i.id AS instalment_id, r.id AS request_id, r.attempt, r.provider_account,
  WHERE r.state IN ('recorded', 'sending', 'accepted') AND i.status IN ('in_flight', 'submitted') AND i.claimed_by = r.id
    AND (i.status <> 'in_flight' OR i.lease_until < engine_now())
    AND (r.next_check IS NULL OR r.next_check <= engine_now() OR (%(submitted_too)s AND i.status = 'submitted'))
-   AND i.review_reason IS DISTINCT FROM 'cloned'  -- a clone follows nothing that the original sent
+   AND i.cloned_at IS NULL  -- a clone follows nothing that the original sent
    AND i.id > %(after_id)s::uuid
  ORDER BY i.id LIMIT %(most)s
 

@@ -29,7 +29,7 @@ class Source:
     """Lends connections to steps, as the pool does; it closes them when it is forgotten."""
 
     def __init__(self, url: str, actor: str = "test") -> None:
-        self._url = url
+        self.url = url
         self._actor = actor
         self._idle: list[Connection] = []
         self._lock = threading.Lock()
@@ -39,7 +39,7 @@ class Source:
         """Run work on a connection; one that failed under it is thrown away."""
         with self._lock:
             connection = self._idle.pop() if self._idle else None
-        connection = connection or db.connect(self._url, self._actor)
+        connection = connection or db.connect(self.url, self._actor)
         try:
             result = work(connection)
         except BaseException:

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
+from collections_engine.store import identity
 from collections_engine.usecases.collect import collect
 from collections_engine.usecases.context import Context, Outcome
 from tests.simulator.rail import Process, Rail
 from tests.support import rows
-from tests.support.engine import DAY, Source, context, gateway
+from tests.support.engine import ACCOUNT, DAY, Source, context, gateway
 from tests.support.rows import Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from collections_engine.store.db import Connection
     from tests.conftest import Connect
     from tests.support.database import Clock
 
@@ -80,6 +82,17 @@ class Desk:
     def posts(self) -> int:
         """How many charges the rail has received."""
         return len(self.rail.requests())
+
+
+def bind(desk: Desk) -> None:
+    """Bind the rail's account as it answers now, as the first run does (P18)."""
+    found = gateway(desk.rail.url).describe()
+
+    def work(connection: Connection) -> None:
+        identity.ensure_account(connection, ACCOUNT)
+        identity.bind(connection, ACCOUNT, found.fingerprint, found.account, found.mode)
+
+    desk.source.run(work)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,13 @@ from collections_engine.usecases.context import Kind as Became
 from collections_engine.usecases.facts import Kind, Recorded, Told
 from tests.support import rows
 from tests.support.rows import Row, balances, request_state
-from tests.usecases.conftest import Desk
+from tests.usecases.conftest import Desk, bind
+
+
+@pytest.fixture(autouse=True)
+def bound(desk: Desk) -> None:
+    """The first run has bound the account."""
+    bind(desk)
 
 
 def record(

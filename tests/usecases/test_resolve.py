@@ -14,10 +14,16 @@ from collections_engine.usecases.asking import By, Resolved
 from collections_engine.usecases.context import Kind
 from tests.support import rows
 from tests.support.rows import Row, balances, request_state, said, settle
-from tests.usecases.conftest import Desk
+from tests.usecases.conftest import Desk, bind
 
 BY = By(actor="ann", reason="looked into it", evidence="mail of the bank")
 DAY = 86_400
+
+
+@pytest.fixture(autouse=True)
+def bound(desk: Desk) -> None:
+    """The first run has bound the account."""
+    bind(desk)
 
 
 def not_collected(desk: Desk, row: Row, seen: int | None = None) -> Resolved:

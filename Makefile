@@ -18,7 +18,7 @@ help: ## list these targets
 
 venv: $(STAMP) ## make .venv from the lock file (again only when the lock changes)
 
-demo: $(STAMP) ## a whole day of collecting against the gateway simulator, crash included
+demo: $(STAMP) ## five days of collecting against the gateway simulator, crash included
 	@$(BIN)/python -m collections_engine.entry.demo
 
 test: $(STAMP) ## the whole test suite on a real PostgreSQL (ARGS=... go to pytest)

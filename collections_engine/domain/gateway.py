@@ -136,6 +136,9 @@ class Lookup:
     foreign: tuple[str, ...] = ()
     """Evidence of another identity's payment for the same external_ref (P2)."""
     fault: str | None = None
+    """What could not be asked or read; None where every question was answered."""
+    not_found: tuple[str, ...] = ()
+    """Ids that were asked for and that the provider says it does not have."""
     provider_time: datetime | None = None
     """The provider's own Date header on this very lookup (P12)."""
     began_at: datetime | None = None
@@ -199,13 +202,18 @@ class ChargeOrder:
 
 @dataclass(frozen=True, slots=True)
 class LookupQuestion:
-    """What to ask one account about one instalment (P2)."""
+    """What to ask one account about one instalment (P2).
+
+    Without a reference it is a fetch by id, which a rail without lookup answers, too.
+    """
 
     references: tuple[str, ...]
     external_ref: str
     mandate_refs: tuple[str, ...]
     payment_ids: tuple[str, ...]
     identity: str
+    unproven_ids: frozenset[str] = frozenset()
+    """Those of `payment_ids` that only an answer has named: they may not exist."""
 
 
 @dataclass(frozen=True, slots=True)

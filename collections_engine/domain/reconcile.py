@@ -105,10 +105,8 @@ def decide(s: Situation, lookup: Lookup) -> Decision:
         return Settle(facts)
     if stop := _evidence_against(s, lookup):
         return stop
-    if missing := s.not_shown(lookup.payments):
-        return Stop(StopReason.LOOKUP_INCOMPLETE, review=False, detail=", ".join(missing))
-    if not lookup.complete:
-        return Stop(StopReason.LOOKUP_INCOMPLETE, review=False, detail=lookup.fault or "")
+    if stop := _not_all_shown(s, lookup):
+        return stop
     if s.contract.lookup is LookupKind.NONE and not s.books_stand_for_lookup:
         return Stop(StopReason.NO_LOOKUP, review=s.request.permitted)
     if not s.request.open:
@@ -224,6 +222,20 @@ def _evidence_against(s: Situation, lookup: Lookup) -> Stop | None:
     return None
 
 
+def _not_all_shown(s: Situation, lookup: Lookup) -> Stop | None:
+    """P2, P8: after a fault we ask again; an id that the provider does not have stays away.
+
+    Where all was answered, a person looks once a sending can be hidden no more.
+    """
+    missing = s.not_shown(lookup.payments)
+    if lookup.complete and not missing:
+        return None
+    answered = lookup.fault is None and (lookup.complete or bool(lookup.not_found))
+    late = answered and s.request.permitted and _looked_late_enough(s, lookup)
+    detail = ", ".join(missing or lookup.not_found) or lookup.fault or ""
+    return Stop(StopReason.LOOKUP_INCOMPLETE, review=late, detail=detail)
+
+
 def _fits_request(s: Situation, p: ProviderPayment) -> bool:
     r = s.request
     return (p.amount_minor, p.currency, p.mandate_ref, p.reference, p.provider_account) == (
@@ -267,7 +279,7 @@ def _not_owed_or_unresolved(s: Situation, lookup: Lookup) -> Stop | None:
         if s.now < until:
             return Stop(StopReason.ADOPTED_WAIT, review=False, not_before=until)
         if not _clocks_agree(s, lookup):
-            return Stop(StopReason.CLOCKS_DISAGREE, review=False)
+            return _without_clock(s, lookup)
     return None
 
 
@@ -295,7 +307,7 @@ def _resend_or_stop(s: Situation, lookup: Lookup) -> Decision:
     r = s.request
     late = _looked_late_enough(s, lookup)
     if not _clocks_agree(s, lookup):
-        return Stop(StopReason.CLOCKS_DISAGREE, review=late)
+        return _without_clock(s, lookup)
     if r.sendings >= MAX_SENDINGS:
         return Stop(StopReason.SENDINGS_USED_UP, review=late)
     if r.sent_at is None:
@@ -306,6 +318,13 @@ def _resend_or_stop(s: Situation, lookup: Lookup) -> Decision:
     if key_lives or prepared or r.all_not_processed:
         return Resend(r.sendings)
     return Stop(StopReason.OUTCOME_UNKNOWN, review=late)
+
+
+def _without_clock(s: Situation, lookup: Lookup) -> Stop:
+    """Nothing is sent; where a rail without lookup told no time, no two clocks disagree."""
+    unasked = s.contract.lookup is LookupKind.NONE and lookup.provider_time is None
+    reason = StopReason.OUTCOME_UNKNOWN if unasked else StopReason.CLOCKS_DISAGREE
+    return Stop(reason, review=s.request.permitted and _looked_late_enough(s, lookup))
 
 
 def _clocks_agree(s: Situation, lookup: Lookup) -> bool:

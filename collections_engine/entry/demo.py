@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -141,10 +141,13 @@ class _Demo:
                 _on(rows[5:6], "unknown_status", word="processing", moved="yes", times=1),
             ]
         )
-        self._run(1)
-        self._in_flight(
-            "Nothing of that is guessed at. In flight, each with reason and next check:"
-        )
+        left = self._run(1)["review_rows"]
+        print("  Nothing of that is guessed at. In flight, each with reason and next check:")
+        for row in left:
+            check = (
+                f"next check {row['next_check'][11:19]} UTC" if row["next_check"] else "a person"
+            )
+            print(f"    {row['external_ref']}  {row['reason']}, {check}")
         self._recover()
 
     def _crash(self) -> None:
@@ -154,6 +157,7 @@ class _Demo:
             " moved, the answer has not come."
         )
         self._faults([_on(rows, "hold", phase="after", times=len(rows))])
+        before = {row["external_ref"] for row in self.json("inflight", "list")["rows"]}
         command = [*self._program(), "run", "--date", str(self._days[2]), "--json"]
         worker = subprocess.Popen(
             command, env=self._env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -163,7 +167,7 @@ class _Demo:
         worker.wait()
         self._post("/control/release", {"action": "drop"})
         print(f"  killed process {worker.pid}")
-        self._in_flight("The rows it held:")
+        self._in_flight("The rows it held:", without=before)
         self._recover()
         _say(f"The same day is run again after the crash ({self._days[2]}).")
         self._run(2)
@@ -240,10 +244,11 @@ class _Demo:
         document = json.loads(self.collections(*words, "--json").stdout)
         return document if isinstance(document, dict) else {"rows": document}
 
-    def _run(self, day: int) -> None:
+    def _run(self, day: int) -> dict[str, Any]:
         s = self.json("run", "--date", str(self._days[day]))
         counts = {k: s[k] for k in ("collected", "submitted", "declined", "review", "resumed")}
         print("  " + ", ".join(f"{k} {n}" for k, n in counts.items()) + f"  (picked {s['picked']})")
+        return s
 
     def _recover(self) -> None:
         s = self.json("recover", "--wait")
@@ -251,11 +256,14 @@ class _Demo:
             f"  recover: {s['resumed']} resumed, {s['collected']} found collected or collected now"
         )
 
-    def _in_flight(self, text: str, *, review: bool = False) -> None:
-        rows = self.json("inflight", "list", *(["--review"] if review else []))["rows"]
+    def _in_flight(self, text: str, *, review: bool = False, without: Collection[str] = ()) -> None:
+        listed = self.json("inflight", "list", *(["--review"] if review else []))["rows"]
+        rows = [row for row in listed if row["external_ref"] not in without]
         print(f"  {text}")
         for row in rows:
-            why = row["review_reason"] or "outcome unknown"
+            why = row["review_reason"] or "no answer yet"
+            if row["next_check"] and not row["review_reason"]:
+                why += f", next check {row['next_check'][11:19]} UTC"
             print(f"    {row['external_ref']}  {row['status']:10} {row['amount']:>9} {why}")
         if not rows:
             print("    none")

@@ -173,10 +173,11 @@ class SimulatorChannel:
         """Ask by reference, by mandate where the rail can, and by every id ever recorded (P2)."""
         found: dict[str, ProviderPayment] = {}
         foreign: list[str] = []
+        not_found: list[str] = []
         fault: str | None = None
         self._date = None
         try:
-            if self.contract.lookup is not LookupKind.NONE:
+            if self.contract.lookup is not LookupKind.NONE or not question.references:
                 for reference in question.references:
                     self._collect({"reference": reference}, found, lambda _: True)
                 if self.contract.list_by_mandate:
@@ -184,14 +185,15 @@ class SimulatorChannel:
                         self._by_mandate(mandate, question, found, foreign)
                 for payment_id in question.payment_ids:
                     if payment_id not in found:
-                        self._add(self.get(f"/v1/payments/{quote(payment_id, safe='')}"), found)
+                        self._fetch(payment_id, found, not_found)
         except (GatewayUnreachable, wire.Malformed) as error:
             fault = str(error)
         return Lookup(
-            complete=fault is None,
+            complete=fault is None and question.unproven_ids.issuperset(not_found),
             payments=tuple(found.values()),
             foreign=tuple(foreign),
             fault=fault,
+            not_found=tuple(not_found),
             provider_time=self._date,
         )
 
@@ -228,7 +230,15 @@ class SimulatorChannel:
                 if wanted(p):
                     self._keep(p, found)
 
-    def _add(self, document: Any, found: dict[str, ProviderPayment]) -> None:
+    def _fetch(
+        self, payment_id: str, found: dict[str, ProviderPayment], not_found: list[str]
+    ) -> None:
+        """GET one payment by its id; a 404 says that the provider does not show it."""
+        reply = self._ask(f"/v1/payments/{quote(payment_id, safe='')}")
+        if reply.status == 404:
+            not_found.append(payment_id)
+            return
+        document = self._read(reply)
         self._keep(
             wire.payment(document, self._gateway.name, represents=self.contract.represents), found
         )
@@ -259,16 +269,20 @@ class SimulatorChannel:
 
     def get(self, path: str) -> dict[str, Any]:
         """GET one JSON object; raises GatewayUnreachable or Malformed."""
+        return self._read(self._ask(path))
+
+    def _ask(self, path: str) -> Reply:
         self._http.ensure_open()
         try:
-            reply: Reply = self._http.exchange(
-                "GET", path, boottime() + self._gateway.deadline_seconds
-            )
+            reply = self._http.exchange("GET", path, boottime() + self._gateway.deadline_seconds)
         except (OSError, HTTPException, DeadlinePassed, ValueError) as error:
             self._http.close()
             raise GatewayUnreachable(
                 f"{self._gateway.name}: no answer to a lookup ({type(error).__name__})"
             ) from error
+        return reply
+
+    def _read(self, reply: Reply) -> dict[str, Any]:
         if reply.status != 200:
             raise GatewayUnreachable(f"{self._gateway.name}: a lookup was answered {reply.status}")
         self._date = self._date or wire.provider_time(reply)

@@ -59,6 +59,11 @@ def open_requests(
     return [OpenRequest(**row) for row in rows_of(connection, query("desk", "open_rows"), params)]
 
 
+def open_items(connection: Connection, instalment: UUID | None = None) -> Rows:
+    """List what waits for a person beside the rows under review, at most 1000, oldest first."""
+    return rows_of(connection, query("desk", "open_items"), {"instalment": instalment})
+
+
 def find(connection: Connection, ref: str) -> UUID | None:
     """Return the id of the row that an external_ref or an id names."""
     row = one(connection, query("desk", "find"), {"ref": ref, "id": _uuid(ref)})

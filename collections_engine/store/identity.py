@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from collections_engine.domain.gateway import ProviderPayment
 from collections_engine.store.db import Connection, one, rows_of
 from collections_engine.store.queries import query
 
@@ -164,10 +165,17 @@ class Known:
     requests: frozenset[UUID]
     instalments: frozenset[UUID]
     payments: frozenset[str]
-    """`<payment id> <status>` as last seen."""
+    """Each as last seen, as `mark` writes it."""
     open_requests: frozenset[UUID] = frozenset()
     questioned: frozenset[str] = frozenset()
     """Payment ids that were put before a person, when the database was adopted or later."""
+
+
+def mark(payment: ProviderPayment) -> str:
+    """Write a payment as `known` does: what a later word of the provider may change (P9)."""
+    disputed = "disputed" if payment.disputed else ""
+    status = payment.status.value
+    return f"{payment.payment_id} {status} {payment.refunded_minor} {disputed}"
 
 
 def known(

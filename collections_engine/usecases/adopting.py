@@ -142,7 +142,7 @@ def _unpause(connection: Connection, actor: str, prefix: str) -> bool:
 def _compare(
     connection: Connection, name: str, gateway: Gateway, context: Context, adopted: Adopted
 ) -> None:
-    """Lay the account's list beside our books, from the last payment that we know of."""
+    """Lay the account's list beside our books, as far back as money may have come back since."""
     row = identity.account(connection, name)
     if row is None or row.fingerprint is None:
         return  # never bound: its first run lists it whole
@@ -160,7 +160,9 @@ def _compare(
                 " cannot be told; nothing was adopted."
             )
         now = interlock.utc_now()
-        since = row.last_payment_at - OVERLAP if row.last_payment_at else now - COLLECTION_PERIOD
+        since = now - min(contract.reversal_window, COLLECTION_PERIOD)
+        if row.last_payment_at is not None:
+            since = min(since, row.last_payment_at - OVERLAP)
         adopted.compared[name] = 0
         for page in gateway.payments_between(since, now + CLOCK_ALLOWANCE):
             _sort(connection, name, page, context, adopted)
@@ -196,7 +198,7 @@ def _sort(
         elif payment.request_id is not None and payment.request_id not in known.requests:
             adopted.unknown_requests += 1
             _question(connection, payment, instalment)
-        elif f"{payment.payment_id} {payment.status.value}" not in known.payments:
+        else:  # whatever our books say: what they forgot of a payment is what matters here
             adopted.booked += absorb(context, payment, instalment)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import pwd
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from uuid import UUID
 
 from collections_engine.domain.decision import (
@@ -95,6 +96,22 @@ def find(source: ConnectionSource, ref: str) -> UUID:
     return found
 
 
+def act(source: ConnectionSource, work: Callable[[Connection], str]) -> tuple[str, bool]:
+    """Run a conditional act, repeated where its answer is lost; the bool: it was repeated.
+
+    A refusal then may be the trace of the act itself: say what stands, not that nothing changed.
+    """
+    tries = 0
+
+    def counted(connection: Connection) -> str:
+        nonlocal tries
+        tries += 1
+        return work(connection)
+
+    result = retrying(source, counted)
+    return result, tries > 1
+
+
 def now(source: ConnectionSource) -> datetime:
     """Return the database's clock."""
     return retrying(source, lambda c: identity.clock(c)[0])
@@ -114,7 +131,7 @@ def check_bound(source: ConnectionSource, context: Context, accounts: Iterable[s
             found = gateway.describe()
         except GatewayUnreachable as error:
             raise unreachable(str(error)) from error
-        account = retrying(source, lambda c, name=name: identity.account(c, name))
+        account = retrying(source, partial(identity.account, name=name))
         if account is None or account.fingerprint is None:
             raise GuardRefused(
                 f"provider account {name} is not bound yet, so nothing says that {found.account}"
@@ -161,7 +178,7 @@ def name_of_decision(decision: Decision) -> str:
     if isinstance(decision, Stop):
         return f"{STOP_TEXT[decision.reason]}{detail_of(decision)}"
     names = {
-        Settle: "the provider's news is booked",
+        Settle: "the provider has news that is not booked yet",
         Decline: "the request's payment is declined",
         AwaitBank: "accepted; the bank has not settled yet",
         Void: "an object could still be confirmed and must be voided first",

@@ -148,7 +148,7 @@ def _keep(payment: ProviderPayment, instalment: UUID, known: identity.Known, hea
         heard.orphans.append(payment)
     elif payment.request_id in known.open_requests:
         return  # the in-flight pass looks it up and settles it under its own request
-    elif f"{payment.payment_id} {payment.status.value}" not in known.payments:
+    elif identity.mark(payment) not in known.payments:
         heard.by_hand.append(payment)
 
 

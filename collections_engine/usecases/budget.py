@@ -7,7 +7,10 @@ from collections.abc import Mapping
 
 
 class Budget:
-    """Counts what a run has taken on; a row that was skipped or given back is handed back."""
+    """Counts what a run has taken on; a row that was skipped or given back is handed back.
+
+    Where amounts are named, a currency that is not among them gets nothing.
+    """
 
     def __init__(self, rows: int | None, amounts: Mapping[str, int]) -> None:
         self._rows = rows
@@ -20,14 +23,13 @@ class Budget:
         with self._lock:
             if self._rows is not None and self._rows <= 0:
                 return False
-            left = self._left.get(currency)
-            if left is not None and amount_minor > left:
+            if self._left and amount_minor > self._left.get(currency, 0):
                 self.refused += 1
                 return False
             if self._rows is not None:
                 self._rows -= 1
-            if left is not None:
-                self._left[currency] = left - amount_minor
+            if self._left:
+                self._left[currency] -= amount_minor
             return True
 
     def hand_back(self, amount_minor: int, currency: str) -> None:

@@ -88,10 +88,8 @@ class Channels:
         with self._lock:
             idle = self._idle.get(account)
             channel = idle.pop() if idle else None
-        if channel is None:
-            return self._gateways[account].open()
-        channel.ensure_open()
-        return channel
+        # One that died meanwhile is opened again by the lookup, which every use begins with.
+        return channel or self._gateways[account].open()
 
     def give_back(self, account: str, channel: Channel) -> None:
         """Keep the channel for the next row."""

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from collections_engine.domain.errors import GuardRefused, NotFoundError
+from collections_engine.domain.errors import GuardRefused, NotFoundError, UsageError
 from collections_engine.domain.gateway import PaymentStatus, ProviderPayment
 from collections_engine.domain.money import display_amount, exponent
 from collections_engine.domain.outcome import NO_RETRY, Fact, FactKind, Retry, Source
@@ -77,18 +77,22 @@ class Recorded:
     @property
     def needs_person(self) -> bool:
         """Whether the row or the books now wait for somebody."""
-        return self.result in ("conflict", "suspense") or self.settled.review_reason is not None
+        return (
+            self.result in ("conflict", "suspense", "differs")
+            or self.settled.review_reason is not None
+        )
 
 
 def record(source: ConnectionSource, context: Context, row: UUID, told: Told) -> Recorded:
     """Apply a person's fact once; raises GuardRefused where the provider says otherwise."""
     exponent(told.currency)
     before = context.steps.history(row)
+    booked = retrying(source, lambda c: desk.booked_payment(c, row, told.payment_id))
+    _check_currency(told, before, booked)
     request = before.open_request or ghost(context, before)
     view, lookup = ask(source, context, before, request)
     known = next((p for p in lookup.payments if p.payment_id == told.payment_id), None)
     known = known or _under_our_reference(source, context, before, view, told.payment_id)
-    booked = retrying(source, lambda c: desk.booked_payment(c, row, told.payment_id))
     if known is not None:
         _check_with_provider(told, known)
     elif booked and booked[0]["provider_account"] != BY_HAND:
@@ -96,6 +100,8 @@ def record(source: ConnectionSource, context: Context, row: UUID, told: Told) ->
             f"payment {told.payment_id} is booked as {booked[0]['provider_account']}'s, but that"
             f" provider does not show it now. {NO_MONEY} Ask the provider, then say so again."
         )
+    else:
+        _check_same_receipt(told, before, booked)
     if told.kind is not Kind.PAID_BY_HAND and known is None and not booked:
         raise NotFoundError(
             f"no payment {told.payment_id} is booked for {before.external_ref}, and the provider"
@@ -105,7 +111,40 @@ def record(source: ConnectionSource, context: Context, row: UUID, told: Told) ->
     fact = _fact(context, before, view, told=told, known=known, booked=booked)
     settled = context.steps.settle(Item(row, fact=fact))
     context.log("fact.recorded", instalment=str(row), fact=told.kind.value, result=settled.result)
-    return Recorded(settled.result, _text(told, settled), fact.provider_account, settled)
+    result, text = settled.result, _text(told, settled)
+    if told.kind is Kind.DISPUTE_OPENED and result in ("applied", "already"):
+        lines = retrying(source, lambda c: desk.booked_payment(c, row, told.payment_id))
+        stands = next((n["dispute_minor"] for n in lines if n["dispute_open"]), None)
+        if stands is not None and stands != told.amount_minor:
+            result = "differs"
+            text += (
+                f" The open dispute stands in our books with"
+                f" {display_amount(stands, told.currency)}, not {told.money}:"
+                f" compare with the bank's letter; collections inflight show {before.external_ref}"
+            )
+    return Recorded(result, text, fact.provider_account, settled)
+
+
+def _check_currency(told: Told, row: History, booked: list[dict[str, Any]]) -> None:
+    """Refuse a currency other than the booked payment's, or else the instalment's."""
+    expected = {line["currency"] for line in booked} or {row.currency}
+    if told.currency not in expected:
+        raise UsageError(
+            f"{row.external_ref}'s money is in {', '.join(sorted(expected))}, not in"
+            f" {told.currency}. {NO_MONEY} Was that a slip? Say so again in its currency."
+        )
+
+
+def _check_same_receipt(told: Told, row: History, booked: list[dict[str, Any]]) -> None:
+    """Refuse a receipt that is booked with another amount: one of the two is a slip."""
+    if told.kind is not Kind.PAID_BY_HAND or not booked:
+        return
+    if (was := booked[0]["collected"]) != told.amount_minor:
+        raise GuardRefused(
+            f"receipt {told.payment_id} is booked for {row.external_ref} with"
+            f" {display_amount(was, booked[0]['currency'])}, not {told.money}. {NO_MONEY} Another"
+            " payment needs an id of its own; a part that was given back is `--kind refunded`."
+        )
 
 
 def _under_our_reference(

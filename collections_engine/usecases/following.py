@@ -21,7 +21,7 @@ from collections_engine.domain.decision import (
     Void,
 )
 from collections_engine.domain.gateway import GatewayUnreachable, Lookup, ProviderPayment
-from collections_engine.domain.outcome import FactKind, Source, fact
+from collections_engine.domain.outcome import Fact, FactKind, Source, fact
 from collections_engine.domain.reconcile import Situation, decide, unbooked
 from collections_engine.domain.request import (
     Request,
@@ -30,6 +30,7 @@ from collections_engine.domain.request import (
     reference,
     request_id,
 )
+from collections_engine.store import db
 from collections_engine.store.history import History
 from collections_engine.store.settlement import Item
 from collections_engine.usecases.context import Context
@@ -37,6 +38,7 @@ from collections_engine.usecases.looking import look_up, situation
 from collections_engine.usecases.recording import NEWS
 
 MAX_ROUNDS = 5
+NOT_STORED = "fact_not_storable"
 
 
 def view_of(
@@ -83,10 +85,10 @@ def follow(context: Context, row: History, request: Request, now: datetime) -> D
         if not isinstance(decision, Settle):
             _apply(context, row, request, view, decision)
             return decision
-        results = {
-            context.steps.settle(Item(row.instalment_id, fact=known)).result
-            for known in decision.facts
-        }
+        results = {_book(context, row.instalment_id, known) for known in decision.facts}
+        if NOT_STORED in results:
+            context.steps.next_check(request.id, view.now + context.bank_check_after)
+            return decision
         before, row = row.facts_seen, context.steps.history(row.instalment_id)
         if row.facts_seen == before and not NEWS & results:  # found again for ever: a person looks
             kinds = ", ".join(known.kind.value for known in decision.facts)
@@ -99,7 +101,10 @@ def follow(context: Context, row: History, request: Request, now: datetime) -> D
 
 
 def absorb(context: Context, payment: ProviderPayment, instalment: UUID) -> int:
-    """Book what a payment that was heard of says and our ledger does not; return how many facts."""
+    """Book what a payment that was heard of says and our ledger does not; return how many facts.
+
+    One that cannot be stored waits for a person and does not count.
+    """
     row = context.steps.history(instalment)
     gateway = context.channels.gateway(payment.provider_account)
     if gateway is None:
@@ -115,10 +120,30 @@ def absorb(context: Context, payment: ProviderPayment, instalment: UUID) -> int:
         contract=gateway.contract(),
         now=payment.created_at or datetime.now(UTC),
     )
-    facts = unbooked(view, [payment])
-    for known in facts:
-        context.steps.settle(Item(instalment, fact=known))
-    return len(facts)
+    results = [_book(context, instalment, known) for known in unbooked(view, [payment])]
+    return sum(result != NOT_STORED for result in results)
+
+
+def _book(context: Context, instalment: UUID, known: Fact) -> str:
+    """Apply a fact; where the database refuses its very data, a person looks and the rest goes on.
+
+    Said without regard to facts_seen: no other fact makes this one storable.
+    """
+    try:
+        return context.steps.settle(Item(instalment, fact=known)).result
+    except Exception as error:
+        if not db.refused(error):
+            raise
+    evidence = {
+        "detail": known.kind.value,
+        "payment": known.payment_id,
+        "account": known.provider_account,
+    }
+    context.steps.review_unclaimed(instalment, NOT_STORED, evidence)
+    context.log(
+        "row.review", instalment=str(instalment), reason=NOT_STORED, detail=known.payment_id
+    )
+    return NOT_STORED
 
 
 def _ghost(context: Context, row: History) -> Request:

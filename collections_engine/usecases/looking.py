@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -38,12 +38,11 @@ def look_up(
     started = time.monotonic()
     own = (history.request(request.id) if history else None) or request
     requests = (own, *(r for r in (history.requests if history else ()) if r.id != own.id))
-    recorded = {k for r in requests for k in (*r.own_payments, *r.named_payments)}
-    recorded |= {
-        (r.provider_account, r.provider_object_id) for r in requests if r.provider_object_id
-    }
-    recorded |= set(history.payments if history else ())
-    recorded = {key for key in recorded if key[0] != BY_HAND}
+    proven = {k for r in requests for k in r.own_payments}
+    proven |= {(r.provider_account, r.provider_object_id) for r in requests if r.provider_object_id}
+    proven |= set(history.payments if history else ())
+    named = {k for r in requests for k in r.named_payments}
+    recorded = {key: key in proven for key in proven | named if key[0] != BY_HAND}
     accounts = [*(r.provider_account for r in requests), *sorted({key[0] for key in recorded})]
     parts = [
         _ask(context, account, own, requests, external_ref, recorded, channel)
@@ -59,7 +58,7 @@ def _ask(
     request: Request,
     requests: tuple[Request, ...],
     external_ref: str,
-    recorded: AbstractSet[PaymentKey],
+    recorded: Mapping[PaymentKey, bool],
     channel: Channel,
 ) -> Lookup:
     theirs = [r for r in requests if r.provider_account == account]
@@ -69,6 +68,9 @@ def _ask(
         mandate_refs=tuple(dict.fromkeys(r.mandate_ref for r in theirs)),
         payment_ids=tuple(sorted(i for owner, i in recorded if owner == account)),
         identity=context.identity,
+        unproven_ids=frozenset(
+            i for (owner, i), proven in recorded.items() if owner == account and not proven
+        ),
     )
     if account == request.provider_account:
         return channel.lookup(question)
@@ -93,6 +95,7 @@ def _merge(parts: list[Lookup]) -> Lookup:
         payments=tuple(payments),
         foreign=tuple(f for part in parts for f in part.foreign),
         fault="; ".join(faults) or None,
+        not_found=tuple(i for part in parts for i in part.not_found),
         provider_time=parts[0].provider_time,
     )
 

@@ -34,6 +34,7 @@ from collections_engine.usecases.asking import (
     NO_MONEY,
     By,
     Resolved,
+    act,
     ask,
     authenticated_person,
     detail_of,
@@ -47,9 +48,13 @@ from collections_engine.usecases.asking import (
 )
 from collections_engine.usecases.collect import collect
 from collections_engine.usecases.context import Context, Due
+from collections_engine.usecases.ending import without_what_is_over
 from collections_engine.usecases.steps import ConnectionSource, retrying
 
+MAX_ROUNDS = 5
 LEAST_UNDECLARED_WAIT = timedelta(hours=24)
+
+ANSWER_LOST = "The database's answer to the first try was lost: it may have been applied."
 
 # What a lookup may end in while nobody knows of any payment of the request: only then may a person
 # say "not collected". Every other decision is evidence, or an answer that books itself.
@@ -136,6 +141,7 @@ def not_collected(
             " A row that was never sent is freed with `--as release`."
         )
     view, lookup = ask(source, context, before, request)
+    view, lookup, over = without_what_is_over(view, lookup)
     decision = decide(view, lookup)
     wait = waiting_time(view.contract)
     _refuse_if_found(before, request, view=view, lookup=lookup, decision=decision, by=by)
@@ -149,15 +155,19 @@ def not_collected(
         request=request.id,
         facts_seen=seen,
         wait=wait,
-        needs_second=not view.contract.bounds_declared or view.contract.lookup is LookupKind.NONE,
+        needs_second=bool(over)
+        or not view.contract.bounds_declared
+        or view.contract.lookup is LookupKind.NONE,
         person=retrying(source, authenticated_person),
         actor=by.actor,
         reason=by.reason,
         evidence=by.evidence,
     )
-    result = retrying(source, lambda c: desk.not_collected(c, verdict))
+    result, repeated = act(source, lambda c: desk.not_collected(c, verdict))
+    if repeated and result.startswith("refused:"):
+        result = _standing_verdict(source, row, verdict) or result
     context.log("verdict.not_collected", instalment=str(row), result=result)
-    return _verdict_result(context, row, before, result)
+    return _verdict_result(context, row, before, result, repeated=repeated)
 
 
 def approve(source: ConnectionSource, context: Context, row: UUID, by: By) -> Resolved:
@@ -212,7 +222,23 @@ def _refuse_if_found(
     raise GuardRefused(f"the verdict is refused: {why}{detail_of(decision)}. {NO_MONEY}{more}")
 
 
-def _verdict_result(context: Context, row: UUID, before: History, result: str) -> Resolved:
+def _standing_verdict(source: ConnectionSource, row: UUID, verdict: desk.Verdict) -> str | None:
+    """What a verdict whose answer was lost became, as its own record says; None: it has none."""
+    said = (verdict.request, verdict.facts_seen)
+    for v in reversed(retrying(source, lambda c: desk.verdicts(c, row))):
+        if (v["request_id"], v["facts_seen"]) != said or v["withdrawn_at"] is not None:
+            continue
+        if v["approved_by"] == verdict.person:
+            return "applied"
+        ours = (v["proposed_by"], v["actor"], v["reason"])
+        if v["approved_at"] is None and ours == (verdict.person, verdict.actor, verdict.reason):
+            return "proposed"
+    return None
+
+
+def _verdict_result(
+    context: Context, row: UUID, before: History, result: str, *, repeated: bool
+) -> Resolved:
     ref = before.external_ref
     if result == "applied":
         text = (
@@ -232,7 +258,8 @@ def _verdict_result(context: Context, row: UUID, before: History, result: str) -
             "refused:same_person": "you proposed it yourself; another person must approve",
         }
         why = reasons.get(result, result)
-        raise GuardRefused(f"{why}. {NO_MONEY} Look again: collections inflight show {ref}")
+        rest = ANSWER_LOST if repeated else NO_MONEY
+        raise GuardRefused(f"{why}. {rest} Look again: collections inflight show {ref}")
     return resolved(context, row, result, text)
 
 
@@ -262,14 +289,22 @@ def release(source: ConnectionSource, context: Context, row: UUID, by: By, seen:
     if not allowed and not owes_nothing:
         why = STOP_TEXT[decision.reason] if isinstance(decision, Stop) else "a payment is under way"
         raise GuardRefused(f"the release is refused: {why}{detail_of(decision)}. {NO_MONEY}")
-    result = retrying(source, lambda c: desk.release_review(c, row, seen, by.reason))
+    result, repeated = act(source, lambda c: desk.release_review(c, row, seen, by.reason))
+    if repeated and result != "applied":
+        after = context.steps.history(row)
+        if (after.review_reason, after.facts_seen) == (None, seen + 1):
+            result = "applied"  # the release itself, whose answer was lost
     context.log("review.released", instalment=str(row), result=result)
     if result != "applied":
         raise GuardRefused(
-            f"the release is refused ({result.removeprefix('refused:')}). {NO_MONEY}"
+            f"the release is refused ({result.removeprefix('refused:')})."
+            f" {ANSWER_LOST if repeated else NO_MONEY}"
             f" Look again: collections inflight show {before.external_ref}"
         )
-    return resolved(context, row, result, "Released: the row is no longer under review.")
+    done = resolved(context, row, result, "Released: the row is no longer under review.")
+    if done.review_reason is None:
+        return done
+    return replace(done, text="Decided; the next thing that it is under review for comes now.")
 
 
 def no_evidence(decision: Decision) -> bool:
@@ -316,7 +351,7 @@ def retry(
     before = context.steps.history(row)
     request = before.open_request
     if request is None:
-        return resolved(context, row, "already", "No request is open; there is nothing to ask.")
+        return _book_news(source, context, before)
     decision = follow_up(source, context, before, request)
     after = retrying(source, lambda c: desk.instalment(c, row))
     free = after["lease_until"] is not None and after["lease_until"] < now(source)
@@ -333,4 +368,32 @@ def retry(
         outcome = collect(due, context)
         text = f"Asked again: {outcome.kind.value} ({outcome.reason})."
         return resolved(context, row, "applied", text)
-    return resolved(context, row, "applied", f"Asked again: {name_of_decision(decision)}.")
+    said = name_of_decision(decision)
+    if isinstance(decision, Settle):
+        said = "the provider's news is booked"
+    return resolved(context, row, "applied", f"Asked again: {said}.")
+
+
+def _book_news(source: ConnectionSource, context: Context, row: History) -> Resolved:
+    """No request is open: book what became of the closed ones' payments and those by hand."""
+    booked: list[str] = []
+    for _ in range(MAX_ROUNDS):
+        view, lookup = ask(source, context, row, ghost(context, row))
+        news = unbooked(view, lookup.payments)
+        if not news:
+            break
+        for known in news:
+            context.steps.settle(Item(row.instalment_id, fact=known))
+            booked.append(f"{known.kind.value} (payment {known.payment_id})")
+        before, row = row.facts_seen, context.steps.history(row.instalment_id)
+        if row.facts_seen == before:
+            raise GuardRefused(
+                "the provider's books and ours differ, and what it says is no news:"
+                f" {', '.join(dict.fromkeys(booked))}. {NO_MONEY} A person must compare them:"
+                f" collections inflight show {row.external_ref}"
+            )
+    if not booked:
+        text = "Asked again: no request is open, and all that the provider shows is booked."
+        return resolved(context, row.instalment_id, "already", text)
+    text = f"Asked again: booked {', '.join(dict.fromkeys(booked))}."
+    return resolved(context, row.instalment_id, "applied", text)

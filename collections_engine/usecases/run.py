@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from uuid import uuid4
@@ -29,6 +29,12 @@ from collections_engine.usecases.steps import ConnectionSource, retrying
 from collections_engine.usecases.summary import Summary
 
 PAGE = 500
+MANY = 20 * PAGE
+
+
+def every(_row: DueRow) -> bool:
+    """Take every row that is due."""
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,7 @@ class RunOptions:
     customer_charges: int = 0
     """How many rows of one customer a run takes, oldest first; 0: as many as are due."""
     progress: Callable[[int], None] = lambda _: None
-    chosen: Callable[[DueRow], bool] = lambda _: True
+    chosen: Callable[[DueRow], bool] = every
     """Which of the due rows to take: those of a plan, or all."""
 
 
@@ -117,13 +123,32 @@ def _look_back(source: ConnectionSource, summary: Summary, options: RunOptions) 
     """What stays open when the run ends, so that nothing of it is in limbo."""
     waiting = retrying(source, picking.waiting_rows)
     summary.waiting = [
-        {"external_ref": ref, "frees_up": at.isoformat()} for ref, at in waiting[:200]
+        {"external_ref": ref, "frees_up": at.isoformat(), "ours": ref in summary.own_refs}
+        for ref, at in waiting[:200]
     ]
     summary.left_in_flight = retrying(source, picking.left_in_flight)
     counts = retrying(source, lambda c: control.counts(c, options.business_date))
     summary.open_reviews = counts["open_reviews"]
     if options.limit is None and not options.max_amounts and not options.capped:
         summary.overdue = counts["overdue"]
+    if options.kind == "recover" or not (summary.stopped or summary.limited):
+        return
+    if options.due_from is None and options.chosen is every and counts["due_now"] > MANY:
+        summary.left_due = counts["due_now"]  # rows on hold among them; counted without a scan
+    else:
+        summary.left_due = sum(1 for _ in _still_due(source, options))
+    if summary.stopped and summary.left_due:
+        said = f"stopped by a signal with {summary.left_due} due left; nothing is lost, run again"
+        summary.note = f"{summary.note}; {said}" if summary.note else said
+    elif not summary.stopped:
+        summary.left_due = max(summary.left_due - sum(summary.refused.values()), 0)
+
+
+def _still_due(source: ConnectionSource, options: RunOptions) -> Iterator[DueRow]:
+    after = picking.START
+    while page := retrying(source, lambda c, start=after: _pick(c, options, start)):  # type: ignore[misc]
+        yield from filter(options.chosen, page)
+        after = Cursor(page[-1].collect_date, page[-1].instalment_id)
 
 
 def _collect_due(
@@ -150,6 +175,7 @@ def _collect_due(
             if not options.chosen(row):
                 continue
             if 0 < options.customer_charges <= taken[row.customer_ref]:
+                summary.limited = True
                 continue  # the permit counts too; this keeps the oldest first
             taken[row.customer_ref] += 1 if options.customer_charges else 0
             if budget.admit(row.outstanding_minor, row.currency):
@@ -160,6 +186,7 @@ def _collect_due(
                     break
                 workers.put(_work(row, context, options, summary, budget))
     workers.settle_down()
+    summary.limited |= bool(budget.refused) or budget.spent()
 
 
 def _pick(connection: Connection, options: RunOptions, after: Cursor) -> list[DueRow]:

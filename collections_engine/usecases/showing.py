@@ -8,17 +8,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from collections_engine.domain.decision import AwaitBank, Decision, Decline, Resend, Settle, Stop
+from collections_engine.domain.errors import EngineError, Unavailable
 from collections_engine.domain.gateway import Lookup, LookupKind, ProviderPayment
 from collections_engine.domain.reconcile import Situation, decide
 from collections_engine.domain.request import Request
 from collections_engine.store import desk
 from collections_engine.store.history import History
-from collections_engine.usecases.asking import ghost, name_of_decision, now
+from collections_engine.usecases.asking import (
+    accounts_of,
+    check_bound,
+    ghost,
+    name_of_decision,
+    now,
+)
 from collections_engine.usecases.context import Context
 from collections_engine.usecases.following import view_of
+from collections_engine.usecases.items import WHO, Advice, item_advice
 from collections_engine.usecases.resolve import (
     as_decided,
     no_evidence,
@@ -26,16 +35,6 @@ from collections_engine.usecases.resolve import (
     waiting_time,
 )
 from collections_engine.usecases.steps import ConnectionSource, retrying
-
-WHO = "--actor NAME --reason TEXT"
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """What may safely be done, and the command that does it ("" where nothing is to be done)."""
-
-    text: str
-    command: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +47,10 @@ class Shown:
     said_now: str
     payments_now: tuple[ProviderPayment, ...]
     advice: tuple[Advice, ...]
+    items: tuple[dict[str, Any], ...] = ()
+    """What waits for a person beside the row's own review, open now."""
+    fault: EngineError | None = None
+    """Why the provider was not asked; then `payments_now` says nothing."""
 
 
 def show(source: ConnectionSource, context: Context, row: UUID) -> Shown:
@@ -56,12 +59,13 @@ def show(source: ConnectionSource, context: Context, row: UUID) -> Shown:
     lines = retrying(source, lambda c: desk.open_requests(c, instalment=row))
     history = context.steps.history(row)
     request = history.open_request or ghost(context, history)
+    items = retrying(source, lambda c: desk.open_items(c, row))
     at = now(source)
-    found = view_of(context, history, request, at)
+    found, fault = _ask(source, context, history, request, at)
     payments: tuple[ProviderPayment, ...] = ()
     advice: tuple[Advice, ...]
-    if isinstance(found, str):
-        said = f"could not be asked now: {found}"
+    if found is None:
+        said = f"could not be asked: {fault}"
         advice = (Advice("Ask again later.", f"collections inflight show {history.external_ref}"),)
     else:
         view, lookup = found
@@ -71,7 +75,26 @@ def show(source: ConnectionSource, context: Context, row: UUID) -> Shown:
             _advice(story, history, request, view=view, lookup=lookup, decision=decision, at=at)
         )
     line = lines[0] if lines else None
-    return Shown(story, line, said, payments, advice)
+    advice += tuple(item_advice(item) for item in items)
+    return Shown(story, line, said, payments, advice, tuple(items), fault)
+
+
+def _ask(
+    source: ConnectionSource, context: Context, row: History, request: Request, at: datetime
+) -> tuple[tuple[Situation, Lookup] | None, EngineError | None]:
+    """Look up at the accounts that were bound; else the error that says why nobody was asked.
+
+    An incomplete lookup is shown with its fault: what it does not show may exist.
+    """
+    try:
+        check_bound(source, context, accounts_of(row, request))
+    except EngineError as error:
+        return None, error
+    found = view_of(context, row, request, at)
+    if isinstance(found, str):
+        return None, Unavailable(found)
+    fault = found[1].fault or "the lookup is incomplete"
+    return found, None if found[1].complete else Unavailable(fault)
 
 
 def _advice(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from collections_engine.domain.errors import GuardRefused, Unavailable
 from collections_engine.domain.gateway import Gateway, PaymentStatus, ProviderPayment
 from collections_engine.domain.request import parse_reference
-from collections_engine.store import identity, settlement
+from collections_engine.store import control, identity, settlement
 from collections_engine.store.db import Connection
 from collections_engine.store.identity import Identity
 from collections_engine.usecases import interlock
@@ -41,8 +41,12 @@ def prepare(
     context_for: Callable[[Identity], Context],
     *,
     environment: str,
+    facts_only: bool = False,
 ) -> Prepared:
     """Check database and accounts; raises InterlockRefused, Paused (4) or Unavailable (75).
+
+    `facts_only`: a person's pause does not stop the gathering of facts; the permit refuses every
+    charge by itself (P4). A pause by the interlock stops this too: it may be another's database.
 
     `connections` are two of this process's own. An account out of reach is left out of the run
     (`context.stopped_accounts`), unless none is left.
@@ -51,7 +55,8 @@ def prepare(
     interlock.check_durable(first)
     interlock.check_session(first, second)
     found = interlock.check_identity(first, environment, create=True)
-    interlock.check_not_paused(first)
+    if not facts_only or _interlock_paused(first):
+        interlock.check_not_paused(first)
     interlock.check_clock(first)
     context = context_for(found)
     foreign: dict[str, dict[str, int]] = {}
@@ -76,6 +81,11 @@ def prepare(
         for payment in heard.orphans:
             report_orphan(first, payment, context)
     return Prepared(found, context, foreign, orphans, booked)
+
+
+def _interlock_paused(connection: Connection) -> bool:
+    """Whether the interlock has paused the engine, alone or on top of a person's pause."""
+    return any(interlock.IDENTITY_PAUSE in scope.reason for scope in control.paused(connection))
 
 
 def identity_for_import(connection: Connection, environment: str, *, dry_run: bool) -> str:

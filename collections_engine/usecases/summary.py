@@ -16,6 +16,8 @@ from collections_engine.usecases.context import Kind, Outcome
 
 AMOUNT_KINDS = (Kind.COLLECTED, Kind.SUBMITTED, Kind.DECLINED, Kind.REVIEW)
 KEPT_ROWS = 200
+GUARDS = ("paused", "guard:cap", "guard:clock")
+"""Refusals by a guard over the whole engine or an account, not by something of the row's own."""
 
 
 def name_of(error: BaseException) -> str:
@@ -35,11 +37,16 @@ class Summary:
     kinds: Counter[Kind] = field(default_factory=Counter)
     amounts: dict[str, Counter[Kind]] = field(default_factory=dict)
     reasons: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    """Rows that a guard refused, by guard: nothing was charged for them now (exit 4)."""
+    left_due: int = 0
+    """Rows still due when a run ends early: stopped by a signal, or at its limits."""
+    limited: bool = False
     claimed: int = 0
     resumed: int = 0
     faults: list[str] = field(default_factory=list)
     unavailable: int = 0
-    waiting: list[dict[str, str]] = field(default_factory=list)
+    waiting: list[dict[str, str | bool]] = field(default_factory=list)
     left_in_flight: int = 0
     open_reviews: int = 0
     overdue: int = 0
@@ -48,6 +55,8 @@ class Summary:
     duration_seconds: float = 0.0
     note: str = ""
     review_rows: list[dict[str, str | None]] = field(default_factory=list)
+    own_refs: set[str] = field(default_factory=set)
+    """Rows that this run itself left in flight; not to be taken for another worker's."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def add(self, outcome: Outcome, external_ref: str, *, resumed: bool = False) -> None:
@@ -61,6 +70,10 @@ class Summary:
                 per[outcome.kind] += outcome.amount_minor
             if outcome.kind in (Kind.REVIEW, Kind.SKIPPED, Kind.RELEASED):
                 self.reasons[f"{outcome.kind}: {outcome.reason}"] += 1
+                if outcome.reason in GUARDS:
+                    self.refused[outcome.reason] += 1
+            if outcome.kind is Kind.REVIEW:
+                self.own_refs.add(external_ref)
             if outcome.kind is Kind.REVIEW and len(self.review_rows) < KEPT_ROWS:
                 check = outcome.next_check.isoformat() if outcome.next_check else None
                 self.review_rows.append(
@@ -85,9 +98,9 @@ class Summary:
         """The command line's exit code (contracts)."""
         if self.faults:
             return 1
-        if self.unavailable:
+        if self.unavailable or (self.stopped and self.left_due):
             return Unavailable.exit_code
-        if self.stopped_accounts:
+        if self.stopped_accounts or self.refused:
             return 4
         needs = self.kinds[Kind.REVIEW] + self.left_in_flight + self.open_reviews + self.overdue
         return 3 if needs else 0
@@ -109,6 +122,9 @@ class Summary:
             "amounts": amounts,
             "duration_seconds": round(self.duration_seconds, 3),
             "reasons": dict(self.reasons),
+            "refused": dict(self.refused),
+            "left_due": self.left_due,
+            "left_by_limits": self.left_due if self.limited else 0,
             "review_rows": self.review_rows,
             "waiting": self.waiting,
             "left_in_flight": self.left_in_flight,

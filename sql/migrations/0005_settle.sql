@@ -33,8 +33,9 @@ BEGIN
       jsonb_build_object('movement', p_movement, 'booked', p_booked, 'reported', told));
     PERFORM mark_review(row_id, 'fact_conflict', jsonb_build_object('payment', payment, 'booked', p_booked, 'reported', told));
     UPDATE instalments SET facts_seen = facts_seen + 1 WHERE id = row_id;
+    RETURN 'conflict';
   END IF;
-  RETURN 'conflict';
+  RETURN 'already';
 END $$;
 
 -- The last word of the provider on a payment. Returns whether it says something new.

@@ -38,6 +38,9 @@ BEGIN
   PERFORM book(f, (f ->> 'payment_id') || ':refunded:' || reached, 'refund', more,
                CASE WHEN again AND NOT b.misfit THEN more ELSE 0 END, 0, b.misfit);
   IF again AND NOT b.misfit THEN
+    -- The person makes it due, and with it what the request whose money it was has left open (P11).
+    UPDATE payment_requests SET rest_released = true
+     WHERE id = (f ->> 'own_request_id')::uuid AND state = 'collected' AND NOT rest_released;
     PERFORM after_reversal(f, 0);
   ELSE
     PERFORM rest_instalment((f ->> 'instalment_id')::uuid, 'keep', NULL, 1, 0, false);
@@ -113,6 +116,12 @@ BEGIN
   UPDATE provider_payments p SET refunded_amount = n.refunded, disputed = n.dispute_open OR n.dispute_lost, last_seen_at = clock_timestamp()
     FROM books_of(f) n WHERE (p.provider_account, p.payment_id) = (n.provider_account, n.payment_id)
      AND (p.refunded_amount, p.disputed) IS DISTINCT FROM (n.refunded, n.dispute_open OR n.dispute_lost);
+  IF b.misfit THEN  -- a misfit that a person has decided on stays listed until nothing of it is left in suspense
+    UPDATE review_items v SET closed_at = engine_now(), closed_by = engine_actor(), resolution = 'nothing of it is left'
+      FROM books_of(f) n JOIN provider_payments p USING (provider_account, payment_id)
+     WHERE v.instalment_id = n.instalment_id AND v.kind = 'misfit_payment' AND v.payment_id = n.payment_id AND v.closed_at IS NULL
+       AND n.net + n.contested = 0 AND p.decided_by IS NOT NULL;
+  END IF;
   RETURN result;
 END $$;
 

@@ -83,10 +83,11 @@ BEGIN
 END $$;
 
 -- A person frees a reviewed row (P17): never permitted, the rest of a smaller payment, refused as
--- invalid, or a misfit or conflict that was decided on. A row whose request was sent is not freed here.
+-- invalid, or a misfit or conflict. A row whose request was sent is not freed here. It decides what the row
+-- is under review for and nothing else: what else is open comes next, and money in suspense stays listed.
 CREATE FUNCTION release_review(p_instalment uuid, p_facts_seen bigint, p_reason text) RETURNS text
 LANGUAGE plpgsql VOLATILE STRICT AS $$
-DECLARE i instalments; r payment_requests;
+DECLARE i instalments; r payment_requests; next_reason text;
 BEGIN
   SELECT * INTO i FROM instalments WHERE id = p_instalment FOR UPDATE;
   IF i.id IS NULL OR i.review_reason IS NULL THEN
@@ -99,13 +100,26 @@ BEGIN
   IF EXISTS (SELECT FROM payment_requests WHERE instalment_id = i.id AND state IN ('sending', 'accepted')) THEN
     RETURN 'refused:sent';
   END IF;
-  UPDATE provider_payments SET decided_by = engine_actor(), decided_at = engine_now()
-   WHERE instalment_id = i.id AND misfit AND decided_by IS NULL;
+  IF i.review_reason = 'misfit_payment' THEN
+    UPDATE provider_payments SET decided_by = engine_actor(), decided_at = engine_now()
+     WHERE instalment_id = i.id AND misfit AND decided_by IS NULL;
+    UPDATE review_items v SET closed_at = engine_now(), closed_by = engine_actor(), resolution = p_reason
+     WHERE v.instalment_id = i.id AND v.closed_at IS NULL AND v.kind = 'misfit_payment'
+       AND NOT EXISTS (SELECT FROM payment_books b WHERE b.instalment_id = i.id AND b.payment_id = v.payment_id AND b.net + b.contested <> 0);
+  ELSIF i.review_reason = 'fact_conflict' THEN
+    UPDATE review_items SET closed_at = engine_now(), closed_by = engine_actor(), resolution = p_reason
+     WHERE instalment_id = i.id AND closed_at IS NULL AND kind = 'fact_conflict';
+  END IF;
+  next_reason := CASE
+    WHEN EXISTS (SELECT FROM provider_payments WHERE instalment_id = i.id AND misfit AND decided_by IS NULL) THEN 'misfit_payment'
+    WHEN EXISTS (SELECT FROM review_items WHERE instalment_id = i.id AND closed_at IS NULL AND kind = 'fact_conflict') THEN 'fact_conflict' END;
+  IF next_reason IS NOT NULL THEN
+    UPDATE instalments SET review_reason = next_reason, facts_seen = facts_seen + 1 WHERE id = i.id;
+    RETURN 'applied';
+  END IF;
   UPDATE payment_requests SET refusal_freed = true WHERE instalment_id = i.id AND close_reason = 'refused_invalid' AND NOT refusal_freed;
   UPDATE payment_requests SET rest_released = true WHERE instalment_id = i.id AND state = 'collected' AND NOT rest_released
      AND i.outstanding_amount > 0;
-  UPDATE review_items SET closed_at = engine_now(), closed_by = engine_actor(), resolution = p_reason
-   WHERE instalment_id = i.id AND closed_at IS NULL AND kind IN ('fact_conflict', 'misfit_payment');
   SELECT * INTO r FROM payment_requests WHERE instalment_id = i.id AND attempt = i.attempt;
   UPDATE instalments
      SET review_reason = NULL, cloned_at = NULL, facts_seen = facts_seen + 1,

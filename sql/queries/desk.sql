@@ -71,6 +71,15 @@ SELECT at, actor, entity, action, from_state, to_state, detail FROM audit_trail 
 SELECT kind, severity, reason, evidence, payment_id, opened_at, closed_at, closed_by, resolution
   FROM review_items WHERE instalment_id = %(id)s ORDER BY id
 
+-- name: open_items(instalment)
+-- What waits for a person beside the rows under review, with or without an instalment, oldest first.
+SELECT v.id, v.kind, v.severity, v.reason, v.provider_account, v.payment_id, v.evidence, v.opened_at, i.id AS instalment_id,
+       i.external_ref, i.customer_ref, i.facts_seen, i.review_reason,
+       GREATEST(0, floor(extract(epoch FROM engine_now() - v.opened_at)))::bigint AS age_seconds
+  FROM review_items v LEFT JOIN instalments i ON i.id = v.instalment_id
+ WHERE v.closed_at IS NULL AND v.kind <> 'row' AND (%(instalment)s::uuid IS NULL OR v.instalment_id = %(instalment)s)
+ ORDER BY v.opened_at, v.id LIMIT 1000
+
 -- name: verdicts(id)
 -- Verdicts proposed and given.
 SELECT id, request_id, facts_seen, actor, reason, evidence, proposed_by, proposed_at, approved_by, approved_at, withdrawn_at
@@ -99,7 +108,9 @@ SELECT reopen_instalment(%(id)s, %(mandate)s, %(day)s) AS result
 
 -- name: booked_payment(id, payment)
 -- Under which account a payment of this row stands in our books, the request's own or by hand.
-SELECT t.provider_account, t.request_id, b.collected, b.refunded, b.currency, b.dispute_open, b.dispute_lost, b.failed, b.given_back, t.mandate_ref
+SELECT t.provider_account, t.request_id, b.collected, b.refunded, b.currency, b.dispute_open, b.dispute_lost, b.failed, b.given_back, t.mandate_ref,
+       (SELECT d.amount FROM ledger_transactions d WHERE (d.provider_account, d.payment_id) = (t.provider_account, t.payment_id)
+           AND d.movement = 'dispute_opened' ORDER BY d.id DESC LIMIT 1) AS dispute_minor
   FROM ledger_transactions t JOIN payment_books b USING (provider_account, payment_id, instalment_id)
  WHERE t.instalment_id = %(id)s AND t.payment_id = %(payment)s AND t.movement = 'collect'
 

@@ -86,7 +86,8 @@ SELECT ARRAY(SELECT id FROM payment_requests WHERE id = ANY (%(requests)s::uuid[
        ARRAY(SELECT id FROM payment_requests WHERE id = ANY (%(requests)s::uuid[])
                 AND state IN ('recorded', 'sending', 'accepted')) AS open_requests,
        ARRAY(SELECT id FROM instalments WHERE id = ANY (%(instalments)s::uuid[])) AS instalments,
-       ARRAY(SELECT payment_id || ' ' || status FROM provider_payments
+       ARRAY(SELECT payment_id || ' ' || status || ' ' || refunded_amount || ' ' || CASE WHEN disputed THEN 'disputed' ELSE '' END
+               FROM provider_payments
               WHERE provider_account = %(account)s AND payment_id = ANY (%(payments)s::text[])) AS payments,
        ARRAY(SELECT payment_id FROM review_items WHERE provider_account = %(account)s AND kind IN ('identity', 'unknown_instalment')
                 AND payment_id = ANY (%(payments)s::text[])) AS questioned

@@ -182,7 +182,51 @@ TABLE: dict[str, tuple[Situation, Lookup, Callable[[Decision], bool]]] = {
     ),
     "named by the answer, and not shown": (
         at(replace(SENT, named_payments=frozenset({("rail", "p1")}))), seen(),
+        stop("lookup_incomplete", review=True),
+    ),
+    "named by the answer, and not shown while the permit lives": (
+        at(replace(SENT, permit_until=NOW, named_payments=frozenset({("rail", "p1")}))), seen(),
         stop("lookup_incomplete", review=False),
+    ),
+    "named by the answer, and not shown within the lookup's lag": (
+        at(sent(ago=timedelta(seconds=80), named_payments=frozenset({("rail", "p1")})),
+           contract=BARE),
+        seen(), stop("lookup_incomplete", review=False),
+    ),
+    "named by the answer, and the rail could not be asked": (
+        at(replace(SENT, named_payments=frozenset({("rail", "p1")}))),
+        seen(complete=False, fault="503"), stop("lookup_incomplete", review=False),
+    ),
+    "proven ours, and the rail does not have it": (
+        at(replace(SENT, own_payments=frozenset({("rail", "p1")}))),
+        seen(complete=False, not_found=("p1",)), stop("lookup_incomplete", review=True),
+    ),
+    "proven ours and not there, and another page failed": (
+        at(replace(SENT, own_payments=frozenset({("rail", "p1")}))),
+        seen(complete=False, not_found=("p1",), fault="503"),
+        stop("lookup_incomplete", review=False),
+    ),
+    "named by an earlier answer, and not shown": (
+        at(request(3), replace(EARLIER, named_payments=frozenset({("rail", "p2")}))), seen(),
+        stop("lookup_incomplete", review=False),
+    ),
+    "our books stand for the lookup, and no clock": (
+        at(SENT, contract=replace(KEYED, lookup=LookupKind.NONE), books_stand_for_lookup=True),
+        seen(provider_time=None), stop("outcome_unknown", review=True),
+    ),
+    "our books stand for the lookup, and the database was adopted long ago": (
+        at(SENT, adopted_at=NOW - HOUR, contract=replace(KEYED, lookup=LookupKind.NONE),
+           books_stand_for_lookup=True),
+        seen(provider_time=None), stop("outcome_unknown", review=True),
+    ),
+    "sent, adopted long ago, and the clocks disagree": (
+        at(SENT, adopted_at=NOW - HOUR), seen(provider_time=NOW + HOUR),
+        stop("clocks_disagree", review=True),
+    ),
+    "our books stand for the lookup, the permit lives": (
+        at(replace(SENT, permit_until=NOW), contract=replace(KEYED, lookup=LookupKind.NONE),
+           books_stand_for_lookup=True),
+        seen(provider_time=None), stop("outcome_unknown", review=False),
     ),
     "own by the answer's word": (
         at(replace(SENT, named_payments=frozenset({("rail", "p1")}))),

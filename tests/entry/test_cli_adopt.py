@@ -81,6 +81,30 @@ def test_a_restore_keeps_the_identity_and_compares_the_gap(
     assert (again.json["picked"], len(rail.requests())) == (0, posts)
 
 
+def test_a_run_hears_of_a_refund_and_of_a_dispute(
+    command: Command, rail: Rail, schedule: Callable[..., str], connect: Connect
+) -> None:
+    """A paid row's payment that differs from our books is a fact to settle first (P9)."""
+    command("import", schedule(("i-1", PAST), ("i-2", PAST)))
+    assert command("run").code == 0
+    refunded, disputed = (
+        row[0]
+        for row in connect().execute("SELECT payment_id FROM provider_payments ORDER BY payment_id")
+    )
+    rail.control(f"payments/{refunded}", action="refund", amount=400)
+    rail.control(f"payments/{disputed}", action="dispute_open")
+    movements = (
+        "SELECT payment_id, movement, amount::int FROM ledger_transactions"
+        " WHERE movement NOT IN ('billed', 'collect') ORDER BY payment_id"
+    )
+    for _ in range(2):  # heard once, and booked once
+        command("run")
+        assert connect().execute(movements).fetchall() == [
+            (refunded, "refund", 400),
+            (disputed, "dispute_opened", 1000),
+        ]
+
+
 def test_an_account_that_changed_stops_until_it_is_adopted(
     command: Command, schedule: Callable[..., str], connect: Connect
 ) -> None:

@@ -74,6 +74,37 @@ def test_show_answers_on_one_screen(
     assert "claim_token" not in json.dumps(command("inflight", "show", str(row.id), "--json").json)
 
 
+def test_show_does_not_conclude_from_a_provider_that_was_not_asked(
+    command: Command, connection: psycopg.Connection[Any], rail: Rail
+) -> None:
+    """Exit 75, and no "shows no payment", while the lookup fails."""
+    row = ambiguous(connection, command, rail, moved="yes")
+    rail.fault("status", on="lookup", status=503)
+    done = command("inflight", "show", row.external_ref)
+    assert (done.code, "a payment may exist" in done.out) == (75, True)
+    assert "shows no payment" not in done.out
+
+
+def test_the_review_list_has_what_is_not_on_a_row(
+    command: Command, connection: psycopg.Connection[Any], rail: Rail
+) -> None:
+    """Surplus on a paid row is listed with its command, which then ends it."""
+    (row,) = rows.seed(connection)
+    command("run")
+    record = ("fact", "record", row.external_ref, "--payment", "r-7", "--amount", "49.00",
+              "--currency", "GBP", *WHO)  # fmt: skip
+    assert command(*record, "--kind", "paid-by-hand").code == 3
+    done = command("inflight", "list", "--review", "--json")
+    (line,) = done.json
+    assert line.keys() >= LISTED
+    assert (done.code, line["review_reason"]) == (3, "collected_more_than_owed")
+    assert line["item"]["command"].startswith(f"collections fact record {row.external_ref}")
+    assert line["item"]["command"] in command("inflight", "list", "--review").out
+    assert command("inflight", "list", "--json").json == []
+    assert command(*record, "--kind", "refunded").code == 0
+    assert command("inflight", "list", "--review", "--json").json == []
+
+
 def test_verdicts_are_typed_as_they_are_shown(
     command: Command, connection: psycopg.Connection[Any], rail: Rail
 ) -> None:
@@ -95,8 +126,9 @@ def test_verdicts_are_typed_as_they_are_shown(
 def test_a_fact_is_recorded_with_who_said_so(
     command: Command, connection: psycopg.Connection[Any]
 ) -> None:
-    """Exact amounts; the log-in and the label are in the ledger; a conflict is exit 3."""
+    """Exact amounts; the log-in and the label are in the ledger; another amount is exit 4."""
     (row,) = rows.seed(connection)
+    command("recover")
     record = ("fact", "record", row.external_ref, "--kind", "paid-by-hand", "--payment", "r-7")
     for amount in ("49,00", "49.001", "NaN", "-1"):
         assert command(*record, f"--amount={amount}", "--currency", "GBP", *WHO).code == 2
@@ -107,8 +139,9 @@ def test_a_fact_is_recorded_with_who_said_so(
     ).fetchone() or ("",)
     assert actor.startswith("os:")
     assert actor.endswith("(ann)")
-    conflict = command(*record, "--amount", "40.00", "--currency", "GBP", *WHO, "--json")
-    assert (conflict.code, conflict.json["result"]) == (3, "conflict")
+    other = command(*record, "--amount", "40.00", "--currency", "GBP", *WHO)
+    assert (other.code, "no money was touched" in other.err) == (4, True)
+    assert command(*record, "--amount", "49.00", "--currency", "EUR", *WHO).code == 2
 
 
 def test_hold_cancel_and_history(command: Command, connection: psycopg.Connection[Any]) -> None:
@@ -145,6 +178,7 @@ def test_pause_stops_runs_and_status_says_so(
 ) -> None:
     """Paused: a run is refused with 4 and nothing is sent; status and doctor name the reason."""
     row = rows.seed(connection)[0]
+    command("recover")
     assert command("pause", "--reason", "bank holiday").code == 0
     assert command("run").code == 4
     assert rail.requests() == []

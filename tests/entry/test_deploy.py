@@ -99,6 +99,23 @@ def test_a_missing_variable_is_named_before_any_claim(
     assert rail.requests() == []
 
 
+def test_a_cron_line_without_its_environment_file_starts_nothing(tmp_path: Path) -> None:
+    """Or the command would look for a database and accounts of its own."""
+    program = tmp_path / "collections"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    program.chmod(0o755)
+    for _, line in cron_jobs():
+        for installed, here in (
+            ("/usr/local/bin/collections", program),
+            ("/etc/collections/environment", tmp_path / "missing"),
+            ("/var/log/collections", tmp_path),
+        ):
+            line = line.replace(installed, str(here))  # noqa: PLW2901
+        done = subprocess.run(["/bin/sh", "-c", line], env=BARE, check=False)
+        assert done.returncode != 0
+    assert not (tmp_path / "started").exists()
+
+
 def test_cron_lines_have_no_percent_and_avoid_the_hours_that_clocks_repeat() -> None:
     """B35, B45: a bare % ends a cron command; 01:00-02:59 happens twice or not at all."""
     jobs = cron_jobs()
@@ -129,6 +146,7 @@ def test_services_start_what_the_command_line_knows(path: Path) -> None:
     shown = subprocess.run(asked, capture_output=True, text=True, cwd=ROOT, check=True)
     assert all(word in shown.stdout for word in words[1:])
     assert (service["Type"], service["SuccessExitStatus"]) == ("oneshot", "3")
+    assert service["EnvironmentFile"].startswith("/")  # a leading - would run without its settings
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed here")

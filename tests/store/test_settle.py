@@ -70,7 +70,7 @@ def test_the_same_payment_with_other_fields_is_a_conflict(
         connection, said(row, "collected", **other), said(row, "collected", **other)
     )
     assert (first.result, first.review_reason) == ("conflict", "fact_conflict")
-    assert (second.result, second.facts_seen) == ("conflict", first.facts_seen)
+    assert (second.result, second.facts_seen) == ("already", first.facts_seen)
     assert balances(connection) == before
     assert connection.execute("SELECT count(*) FROM fact_conflicts").fetchone() == (1,)
 
@@ -83,7 +83,7 @@ def test_a_payment_booked_for_one_row_is_not_booked_for_another(connect: Connect
     (done,) = settle(connection, said(second, "collected", own=None))
     assert (done.result, done.status, done.outstanding_minor) == ("conflict", "due", 4900)
     (again,) = settle(connection, said(second, "refunded", own=None))
-    assert again.result == "conflict"
+    assert again.result == "already"
     assert_books(connection)
 
 

@@ -65,7 +65,8 @@ def test_another_account_under_the_same_name_is_not_believed(desk: Desk, act: st
     row = in_doubt(desk, act)
     if act == "approve":
         desk.connection.execute(
-            "INSERT INTO verdicts (request_id, instalment_id, facts_seen, actor, reason, proposed_by)"
+            "INSERT INTO verdicts"
+            " (request_id, instalment_id, facts_seen, actor, reason, proposed_by)"
             " VALUES (%s, %s, %s, 'bob', 'x', 'db:x os:bob@h')",
             (row.request(), row.id, desk.seen(row)),
         )

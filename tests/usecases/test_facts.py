@@ -141,13 +141,14 @@ def test_a_lost_dispute_makes_it_owed_again(desk: Desk) -> None:
     assert (done.settled.status, done.settled.outstanding_minor) == ("failed", 4900)
 
 
-def test_the_same_receipt_with_another_amount_is_a_conflict(desk: Desk) -> None:
-    """Nothing is booked, the row waits under review; the command says so."""
+def test_the_same_receipt_with_another_amount_is_refused(desk: Desk) -> None:
+    """One of the two is a slip: nothing is booked, and the row is not put under review."""
     (row,) = desk.seed()
     record(desk, row, Kind.PAID_BY_HAND, "receipt-7")
-    done = record(desk, row, Kind.PAID_BY_HAND, "receipt-7", 4000)
-    assert (done.result, done.needs_person) == ("conflict", True)
-    assert "Nothing was booked now" in done.text
+    before = desk.state(row)
+    with pytest.raises(GuardRefused, match=r"£49\.00, not £40\.00"):
+        record(desk, row, Kind.PAID_BY_HAND, "receipt-7", 4000)
+    assert desk.state(row) == before
     assert balances(desk.connection)["clearing/by_hand"] == 4900
 
 

@@ -41,7 +41,7 @@ import click
 
 from collections_engine.domain.errors import EngineError
 from collections_engine.entry.cli.commands import MODULES, available, overview, version_line
-from collections_engine.entry.cli.output import JSON_KEY, emit, print_json, say
+from collections_engine.entry.cli.output import JSON_KEY, emit, print_json, say, write
 
 if TYPE_CHECKING:
     from collections_engine.settings import Settings
@@ -150,6 +150,13 @@ def open_engine(
 def run(arguments: Sequence[str]) -> int:
     """Run a command and return the exit code; every error becomes a text without secrets."""
     _prepare_streams()
+    try:
+        return _run(arguments)
+    finally:
+        write()
+
+
+def _run(arguments: Sequence[str]) -> int:
     as_json = "--json" in arguments
     try:
         result = root.main(list(arguments), prog_name=PROGRAM, standalone_mode=False)

@@ -44,6 +44,45 @@ def line_table(lines: Sequence[OpenRequest]) -> Table:
     return table([*columns, "review", "next check"], rows, empty="Nothing is in flight.")
 
 
+def item_document(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an open item in the shape of a line of the list; what it has not is null."""
+    from collections_engine.store.desk import OpenRequest
+    from collections_engine.usecases.items import item_advice
+
+    names = (f.name.removesuffix("_minor") for f in dataclasses.fields(OpenRequest))
+    known = ("external_ref", "customer_ref", "provider_account", "age_seconds", "facts_seen")
+    return {
+        **dict.fromkeys(names),
+        **{name: item[name] for name in known},
+        "id": item["instalment_id"],
+        "provider_payment_id": item["payment_id"],
+        "review_reason": item["kind"],
+        "item": {
+            **{k: item[k] for k in ("id", "kind", "severity", "reason", "evidence", "opened_at")},
+            **dataclasses.asdict(item_advice(item)),
+        },
+    }
+
+
+def item_texts(items: Sequence[Mapping[str, Any]]) -> list[Table | str]:
+    """Return the open items for people, each with the command that resolves it; none: nothing."""
+    from collections_engine.usecases.items import item_advice
+
+    if not items:
+        return []
+    rows = [
+        (i["opened_at"], i["external_ref"], i["severity"], i["kind"], i["payment_id"], i["reason"])
+        for i in items
+    ]
+    columns = ["opened", "external_ref", "severity", "kind", "payment", "what"]
+    parts: list[Table | str] = [table(columns, rows, "Also for a person")]
+    for item in items:
+        advice = item_advice(item)
+        parts.append(f"  {item['external_ref'] or item['kind']}: {advice.text}")
+        parts.append(f"    {advice.command}")
+    return parts
+
+
 def decimal(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row with every `*_minor` as a decimal string under its plain name."""
     return {
@@ -102,6 +141,7 @@ def shown_document(shown: Shown) -> dict[str, Any]:
         **story_document(shown.story),
         "provider_now": {
             "says": shown.said_now,
+            "asked": shown.fault is None,
             "payments": [payment_document(p) for p in shown.payments_now],
         },
         "advice": [dataclasses.asdict(a) for a in shown.advice],
@@ -201,14 +241,26 @@ def payments_now_table(shown: Shown) -> Table:
             p.provider_account,
             display_amount(p.amount_minor, p.currency),
             p.status.value + (f", {p.decline_code}" if p.decline_code else ""),
+            display_amount(p.refunded_minor, p.currency) if p.refunded_minor else None,
+            "yes" if p.disputed else None,
             "by hand" if p.request_id is None else "a request's",
             p.created_at,
         )
         for p in shown.payments_now
     ]
-    columns = ["payment", "account", "amount", "status", "made", "created"]
+    columns = ["payment", "account", "amount", "status", "refunded", "disputed"]
     title = f"The provider now: {shown.said_now}"
-    return table(columns, rows, title, empty="It shows no payment for this instalment.")
+    empty = "It shows no payment for this instalment."
+    if shown.fault is not None:
+        empty = "It was not (fully) asked: a payment may exist that is not shown here."
+    return table([*columns, "made", "created"], rows, title, empty=empty)
+
+
+def open_items_table(shown: Shown) -> Table:
+    """Return what waits for a person beside the row's own review."""
+    rows = [(i["opened_at"], i["severity"], i["kind"], i["payment_id"], i["reason"])
+            for i in shown.items]  # fmt: skip
+    return table(["opened", "severity", "kind", "payment", "what"], rows, "Also for a person")
 
 
 def shown_texts(shown: Shown) -> list[Table | str]:
@@ -222,6 +274,8 @@ def shown_texts(shown: Shown) -> list[Table | str]:
     ]
     if shown.story.movements:
         parts.append(movements_table(shown.story))
+    if shown.items:
+        parts.append(open_items_table(shown))
     parts.append("What may be done")
     for advice in shown.advice:
         parts.append(f"  {advice.text}")

@@ -51,8 +51,16 @@ def inflight() -> None:
 @click.option("--review", is_flag=True, help="Only those that need a person now.")
 @command_options
 def list_command(older_than: timedelta, *, review: bool) -> int:
-    """List every open request and every row under review, oldest first."""
-    from collections_engine.entry.cli.desk_report import line_document, line_table
+    """List every open request and every row under review, oldest first.
+
+    With --review also what else waits for a person: surplus, misfits, unknown payments.
+    """
+    from collections_engine.entry.cli.desk_report import (
+        item_document,
+        item_texts,
+        line_document,
+        line_table,
+    )
     from collections_engine.store import desk
     from collections_engine.usecases.steps import retrying
 
@@ -61,8 +69,11 @@ def list_command(older_than: timedelta, *, review: bool) -> int:
             engine.source,
             lambda c: desk.open_requests(c, older_than=older_than, review_only=review),
         )
-        emit([line_document(line) for line in lines], line_table(lines))
-        stuck = any(line.status == "in_flight" or line.review_reason for line in lines)
+        items = retrying(engine.source, desk.open_items) if review else []
+        items = [i for i in items if i["age_seconds"] >= older_than.total_seconds()]
+        documents = [line_document(line) for line in lines] + [item_document(i) for i in items]
+        emit(documents, line_table(lines), *item_texts(items))
+        stuck = bool(items) or any(n.status == "in_flight" or n.review_reason for n in lines)
         return NEEDS_A_PERSON if stuck else 0
 
 
@@ -70,7 +81,10 @@ def list_command(older_than: timedelta, *, review: bool) -> int:
 @ref_argument
 @command_options
 def show(ref: str) -> int:
-    """Show one row: what was sent, what the provider says now, what may safely be done."""
+    """Show one row: what was sent, what the provider says now, what may safely be done.
+
+    Exit 75 when the provider could not be asked, 4 when its account is not the one that was bound.
+    """
     from collections_engine.entry.cli.desk_report import shown_document, shown_texts
     from collections_engine.usecases.showing import show as look
 
@@ -81,7 +95,7 @@ def show(ref: str) -> int:
         finally:
             context.channels.close()
         emit(shown_document(found), *shown_texts(found))
-        return 0
+        return 0 if found.fault is None else found.fault.exit_code
 
 
 @inflight.command(

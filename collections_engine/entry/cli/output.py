@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -61,14 +62,26 @@ def emit(document: object, *shown: Table | str) -> None:
     if wants_json():
         print_json(document)
         return
-    for part in shown:
-        sys.stdout.write(_text(part) if isinstance(part, Table) else part.rstrip("\n") + "\n")
+    write("".join(_text(p) if isinstance(p, Table) else p.rstrip("\n") + "\n" for p in shown))
 
 
 def print_json(document: object) -> None:
     """Print one JSON document on standard output."""
     text = json.dumps(document, default=plain, ensure_ascii=False, indent=2)
-    sys.stdout.write(text + "\n")
+    write(text + "\n")
+
+
+def write(text: str = "") -> None:
+    """Write and flush standard output; a full disk or a closed pipe spoils no exit code."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        say(f"collections: standard output cannot be written ({error.strerror}).")
+        # What is still buffered would fail again when the process ends.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def say(text: str) -> None:

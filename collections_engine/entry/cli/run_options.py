@@ -82,7 +82,10 @@ def shared_options(function: Function) -> Function:
             day_option("--date", "day", help="As-of business date; not later than today."),
             click.option("--limit", type=click.IntRange(min=1), help="At most so many rows."),
             click.option(
-                "--max-amount", multiple=True, metavar="GBP=10000", help="At most so much money."
+                "--max-amount",
+                multiple=True,
+                metavar="GBP=10000",
+                help="At most so much money; may be repeated. A currency not named gets nothing.",
             ),
             click.option("--concurrency", type=click.IntRange(1, 256), help="Rows at a time."),
             click.option("--dry-run", is_flag=True, help="List what would be picked; no charge."),

@@ -12,10 +12,16 @@ from collections_engine.domain.money import display_amount, format_amount
 from collections_engine.entry.cli.output import Table, emit, table
 
 if TYPE_CHECKING:
-    from collections_engine.store.picking import DueRow
+    from collections_engine.store.picking import DueRow, OpenRow
 
 KINDS = ("collected", "submitted", "declined", "review", "skipped", "released")
 SHOWN_ROWS = 200
+WORDS = {"review": "left in flight or for a person"}
+GUARDS = {
+    "paused": "charging is paused (collections status says why)",
+    "guard:cap": "a cap on charges is used up for this business date",
+    "guard:clock": "the database's clock is behind the last charge sent",
+}
 
 
 def shown_picks(
@@ -54,13 +60,28 @@ def shown_picks(
     emit(document, *shown)
 
 
+def shown_open(rows: Sequence[OpenRow], documents: Sequence[Mapping[str, object]]) -> None:
+    """Print which open requests a recovery would look at."""
+    listed = [
+        (r.external_ref, r.status, r.attempt, r.provider_account, r.review_reason)
+        for r in rows[:SHOWN_ROWS]
+    ]
+    columns = ["external_ref", "status", "attempt", "account", "review"]
+    shown: list[Table | str] = [table(columns, listed)] if rows else []
+    if len(rows) > SHOWN_ROWS:
+        shown.append(f"… and {len(rows) - SHOWN_ROWS} more (--json lists all)")
+    number = "1 open request" if len(rows) == 1 else f"{len(rows)} open requests"
+    shown.append(f"{number} would be looked at. No gateway was asked.")
+    emit({"dry_run": True, "open": documents}, *shown)
+
+
 def shown_summary(document: Mapping[str, Any], exit_code: int) -> None:
     """Print what a run did, and what needs a person."""
     amounts = document["amounts"]
     currencies, day = list(amounts), document["business_date"]
     rows = [
         (
-            kind,
+            WORDS.get(kind, kind),
             document[kind],
             *(
                 f"{amounts[c].get(kind, '')} {c}".strip() if kind in amounts[c] else ""
@@ -79,30 +100,48 @@ def shown_summary(document: Mapping[str, Any], exit_code: int) -> None:
             (r["external_ref"], r["reason"], r["next_check"]) for r in document["review_rows"]
         ]
         shown.append(table(["external_ref", "reason", "next check"], listed, "Left in flight"))
-    if document["waiting"]:
-        leased = [(r["external_ref"], r["frees_up"]) for r in document["waiting"]]
-        title = "Leased by another worker (recover --wait waits for them)"
-        shown.append(table(["external_ref", "frees up"], leased, title))
+    for ours, column, title in (
+        (
+            True,
+            "answer window open until",
+            "Left in flight by this run; looked at again after that",
+        ),
+        (False, "frees up", "Leased by another worker (recover --wait waits for them)"),
+    ):
+        leased = [
+            (r["external_ref"], r["frees_up"]) for r in document["waiting"] if r["ours"] is ours
+        ]
+        if leased:
+            shown.append(table(["external_ref", column], leased, title))
     shown.extend(_remarks(document, exit_code))
     emit(document, *shown)
 
 
 def _remarks(document: Mapping[str, Any], exit_code: int) -> list[str]:
-    found = [str(document["note"])] if document["note"] else []
+    found = [f"{str(document['note']).capitalize()}."] if document["note"] else []
     for account, why in document["stopped_accounts"].items():
         found.append(f"Provider account {account} was stopped: {why}.")
     if document["left_in_flight"]:
         found.append(f"{document['left_in_flight']} in flight: collections inflight list")
-    if document["open_reviews"]:
-        found.append(
-            f"{document['open_reviews']} need a person: collections inflight list --review"
-        )
+    for guard, count in document["refused"].items():
+        found.append(f"{_rows(count)} not charged: {GUARDS.get(guard, guard)}.")
+    if document["left_by_limits"]:
+        found.append(f"{_rows(document['left_by_limits'])} left due because of the limits given.")
+    if count := document["open_reviews"]:
+        verb = "needs" if count == 1 else "need"
+        found.append(f"{count} {verb} a person: collections inflight list --review")
     if document["overdue"]:
         found.append(f"{document['overdue']} due for more than 3 days: collections status")
     if document["faults"]:
-        found.append(f"{len(document['faults'])} rows failed unexpectedly: {document['faults'][0]}")
+        found.append(
+            f"{_rows(len(document['faults']))} failed unexpectedly: {document['faults'][0]}"
+        )
     if document["unavailable"]:
-        found.append(f"{document['unavailable']} rows met an unreachable dependency; run again.")
-    if document["stopped"]:
-        found.append("Stopped by a signal; what was not begun is still due.")
+        found.append(f"{_rows(document['unavailable'])} met an unreachable dependency; run again.")
+    if document["stopped"] and not document["left_due"]:  # else the note says it
+        found.append("Stopped by a signal.")
     return found or ([] if exit_code else ["Nothing needs a person."])
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count} rows"

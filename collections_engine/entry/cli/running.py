@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from collections_engine.domain.errors import UsageError
-from collections_engine.entry.cli.app import INTERRUPTED, command_options, example, open_engine
+from collections_engine.entry.cli.app import (
+    INTERRUPTED,
+    command_options,
+    example,
+    load_settings,
+    open_engine,
+)
 from collections_engine.entry.cli.output import emit, progress, say
 from collections_engine.entry.cli.run_options import (
     Asked,
@@ -20,7 +26,7 @@ from collections_engine.entry.cli.run_options import (
     day_option,
     shared_options,
 )
-from collections_engine.entry.cli.run_report import shown_picks, shown_summary
+from collections_engine.entry.cli.run_report import shown_open, shown_picks, shown_summary
 
 if TYPE_CHECKING:
     from collections_engine.store.identity import Identity
@@ -76,10 +82,12 @@ def backfill_command(asked: Asked, first: date, last: date) -> int:
 def recover_command(*, wait: bool, dry_run: bool) -> int:
     """Look again at everything whose fate is open.
 
-    Facts are booked, what a dead worker left is finished; nothing new is picked.
+    Facts are booked, what a dead worker left is finished; nothing new is picked. While charging
+    is paused facts are booked all the same, and nothing is charged.
     """
     from collections_engine.usecases.run import RunOptions
 
+    _require_database()
     with open_engine(readonly=dry_run, need_gateways=not dry_run) as engine:
         options = RunOptions(
             kind="recover",
@@ -103,18 +111,19 @@ def recover_command(*, wait: bool, dry_run: bool) -> int:
             }
             for row in rows
         ]
-        emit({"dry_run": True, "open": document}, f"{len(rows)} open requests would be looked at.")
+        shown_open(rows, document)
         return 0
 
 
 def _go(asked: Asked, kind: str, first: date | None, last: date | None) -> int:
     from collections_engine.usecases import planning
-    from collections_engine.usecases.run import RunOptions
+    from collections_engine.usecases.run import RunOptions, every
 
     if asked.via == "temporal":
         _no_temporal()
     plan = planning.read_plan(asked.execute) if asked.execute else None
     only_list = asked.dry_run or asked.plan is not None
+    _require_database()
     with open_engine(readonly=only_list, need_gateways=not only_list) as engine:
         day = business_date(asked.day, engine.today())
         if last is not None and last > day:
@@ -134,12 +143,26 @@ def _go(asked: Asked, kind: str, first: date | None, last: date | None) -> int:
             join=asked.join,
             capped=bool(engine.settings.caps or per_customer or plan),
             customer_charges=per_customer,
-            chosen=plan.has if plan else lambda _: True,
+            chosen=plan.has if plan else every,
         )
         return (
             _list(engine, options, asked)
             if only_list
             else _run(engine, options, strict=asked.strict)
+        )
+
+
+def _require_database() -> None:
+    """Refuse where an embedded server would be made only now: it would hold nothing to collect."""
+    from collections_engine.wiring import embedded_status
+
+    settings = load_settings()
+    if settings.database_url is not None:
+        return
+    if not (embedded_status(settings.home).data / "PG_VERSION").exists():
+        raise UsageError(
+            f"no database is named and none exists under {settings.home}; nothing was done."
+            " Set COLLECTIONS_DATABASE_URL, or import a schedule first: collections import FILE"
         )
 
 
@@ -186,7 +209,11 @@ def _run(engine: Engine, options: RunOptions, *, strict: bool) -> int:
 
     alive, other = engine.connect(), engine.connect()
     prepared = prepare(
-        (alive, other), engine.gateways, context_for, environment=engine.settings.environment
+        (alive, other),
+        engine.gateways,
+        context_for,
+        environment=engine.settings.environment,
+        facts_only=options.kind == "recover",
     )
     other.close()
     engine.log.info("run.started", kind=options.kind, business_date=options.business_date)

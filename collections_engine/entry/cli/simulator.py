@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import click
 
+from collections_engine.domain.errors import UsageError
 from collections_engine.entry.cli.app import command_options, example
+
+DEFAULT_PORT = 8765
 
 
 @click.group()
@@ -31,9 +34,11 @@ def serve(**given: object) -> int:
     """Serve until stopped; the first line on standard output is one JSON object with the URL.
 
     Keys come from COLLECTIONS_SIMULATOR_API_KEY and COLLECTIONS_SIMULATOR_WEBHOOK_SECRET.
+    `python -m pydoc collections_engine.simulator` describes the faults and the control API.
     """
     from collections_engine import settings
-    from collections_engine.simulator.options import main
+    from collections_engine.simulator import server
+    from collections_engine.simulator.options import config_from
 
     arguments = [
         part
@@ -41,4 +46,14 @@ def serve(**given: object) -> int:
         if value is not None
         for part in (f"--{name.replace('_', '-')}", str(value))
     ]
-    return main(arguments, settings.simulator_environment())
+    try:
+        server.serve(config_from(arguments, settings.simulator_environment()))
+    except ValueError as error:
+        named = f" (--faults {given['faults']})" if given["faults"] else ""
+        raise UsageError(f"the simulator was not started{named}: {error}") from error
+    except OSError as error:
+        what = error.filename or given["state"] or f"port {given['port'] or DEFAULT_PORT}"
+        raise UsageError(
+            f"the simulator was not started: {what}: {error.strerror or error}"
+        ) from error
+    return 0

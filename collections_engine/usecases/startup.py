@@ -128,13 +128,17 @@ def _book(heard: Heard, context: Context) -> int:
 def report_orphan(connection: Connection, payment: ProviderPayment, context: Context) -> None:
     """Put a payment of an unknown instalment before a person, its money in suspense (P15)."""
     if payment.status is PaymentStatus.COLLECTED:
-        settlement.book_orphan(
-            connection,
-            account=payment.provider_account,
-            payment=payment.payment_id,
-            amount_minor=payment.amount_minor,
-            currency=payment.currency,
-        )
+        try:
+            settlement.book_orphan(
+                connection,
+                account=payment.provider_account,
+                payment=payment.payment_id,
+                amount_minor=payment.amount_minor,
+                currency=payment.currency,
+            )
+        except Exception as error:
+            if not db.refused(error):
+                raise  # what the database cannot hold is shown below; the run goes on
     settlement.open_item(
         connection,
         kind="unknown_instalment",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from collections_engine.domain.errors import GuardRefused, Unavailable
 from collections_engine.domain.gateway import Gateway, PaymentStatus, ProviderPayment
 from collections_engine.domain.request import parse_reference
-from collections_engine.store import control, identity, settlement
+from collections_engine.store import control, db, identity, settlement
 from collections_engine.store.db import Connection
 from collections_engine.store.identity import Identity
 from collections_engine.usecases import interlock

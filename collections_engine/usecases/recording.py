@@ -205,7 +205,9 @@ def _payment(
             return _in_flight(claim, "not_fetched")
         payment = fetched[0]
     kind = _kind_of(payment)
-    if kind is None or not _is_the_requests(payment, claim):
+    # A decline after an earlier sending is no proof that it is the request's only payment (P10).
+    alone = kind is not FactKind.DECLINED or permit.sendings == 1
+    if kind is None or not alone or not _is_the_requests(payment, claim):
         context.steps.settle(_item(claim, context, view, permit=permit, answer=answer))
         return AGAIN_AFTER_SENDING
     proven = fact(

@@ -14,6 +14,7 @@ import re
 import select
 import socket
 import ssl
+import struct
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ class _TimedReader(io.RawIOBase):
             return len(taken)
         if self.ended:
             return 0
-        _time_left(self._sock, self._deadline)
+        _time_left(self._sock, self._deadline, _RECEIVE)
         count = self._sock.recv_into(buffer)
         self.ended = count == 0
         return count
@@ -110,6 +111,7 @@ class HttpConnection:
         self._prefix = parts.path.rstrip("/")
         self._headers = {"Host": parts.netloc.rpartition("@")[2], **headers}
         self._sock: socket.socket | None = None
+        self._used_at = 0.0
 
     def ensure_open(self) -> None:
         """Connect unless a live connection is there; raises GatewayUnreachable."""
@@ -121,11 +123,17 @@ class HttpConnection:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
                 sock = self._tls.wrap_socket(sock, server_hostname=self._host)
+            else:
+                sock.settimeout(None)  # from here on the kernel keeps the time: see _time_left
         except OSError as error:
             raise GatewayUnreachable(
                 f"cannot connect to {self._host}:{self._port} ({type(error).__name__})"
             ) from error
         self._sock = sock
+
+    def used_within(self, seconds: float) -> bool:
+        """Whether an exchange ended well on this connection so short a time ago."""
+        return self._sock is not None and boottime() - self._used_at < seconds
 
     def close(self) -> None:
         """Drop the connection."""
@@ -150,18 +158,20 @@ class HttpConnection:
         if sock is None:
             raise DeadlinePassed("not connected: nothing was written")
         data = self._request(method, path, body, headers or {})
-        left = deadline - boottime()
-        if left <= 0:
+        if deadline - boottime() <= 0:
             raise DeadlinePassed("the deadline had passed: nothing was written")
         try:
-            sock.settimeout(left)
-            sock.sendall(data)
+            _send(sock, deadline, data)
             reply, keep = _read_reply(sock, deadline, method)
+        except BlockingIOError as error:  # how the kernel says that the time is over
+            self.close()
+            raise TimeoutError("total deadline passed") from error
         except BaseException:
             self.close()
             raise
         if not keep:
             self.close()
+        self._used_at = boottime()
         return reply
 
     def _request(
@@ -181,19 +191,41 @@ def _readable(sock: socket.socket) -> bool:
     return bool(poller.poll(0))
 
 
-def _time_left(sock: socket.socket, deadline: float) -> None:
-    """Give the next read what is left of the deadline, and nothing beyond it."""
+_SEND, _RECEIVE = socket.SO_SNDTIMEO, socket.SO_RCVTIMEO
+
+
+def _time_left(sock: socket.socket, deadline: float, way: int) -> None:
+    """Give the next read or write what is left of the deadline, and nothing beyond it.
+
+    A plain socket blocks, with the kernel keeping the time: one system call for each read instead
+    of three, which is what bounds a process with hundreds of threads. Running out of time raises
+    BlockingIOError there. TLS needs the library's own way of waiting.
+    """
     left = deadline - boottime()
     if left <= 0:
-        raise TimeoutError("total deadline passed while reading")
-    sock.settimeout(left)
+        raise TimeoutError("total deadline passed")
+    if isinstance(sock, ssl.SSLSocket):
+        sock.settimeout(left)
+    else:  # at least a microsecond: zero would mean for ever
+        micros = max(int(left * 1_000_000), 1)
+        sock.setsockopt(
+            socket.SOL_SOCKET, way, struct.pack("@ll", micros // 1_000_000, micros % 1_000_000)
+        )
+
+
+def _send(sock: socket.socket, deadline: float, data: bytes) -> None:
+    """Write all of it; a reader that takes it in sips does not stretch the deadline."""
+    rest = memoryview(data)
+    while rest:
+        _time_left(sock, deadline, _SEND)
+        rest = rest[sock.send(rest) :]
 
 
 def _read_reply(sock: socket.socket, deadline: float, method: str) -> tuple[Reply, bool]:
     """Read a plain reply here, at a tenth of the cost; leave every other form to the library."""
     data = b""
     while (end := data.find(b"\r\n\r\n")) < 0 and len(data) < MAX_HEAD_BYTES:
-        _time_left(sock, deadline)
+        _time_left(sock, deadline, _RECEIVE)
         more = sock.recv(16384)
         if not more:
             break
@@ -204,7 +236,7 @@ def _read_reply(sock: socket.socket, deadline: float, method: str) -> tuple[Repl
     status, headers, length = head
     body = data[end + 4 :]
     while len(body) < length:
-        _time_left(sock, deadline)
+        _time_left(sock, deadline, _RECEIVE)
         more = sock.recv(length - len(body))
         if not more:
             raise http.client.IncompleteRead(body, length - len(body))

@@ -1,9 +1,11 @@
 """Natural batching: group commit in the application, below the page.
 
 A caller hands in its row and waits. While one flush is under way the next batch collects, so the
-batch grows with the load and a single call is a batch of one; no timers. When the call returns,
-its row is committed. A batch that fails is replayed one by one, each row by its own caller and
-outside the lane: a poison row, or one that somebody else has locked, hits only itself.
+batch grows with the load and a single call is a batch of one; no timers. Who leads a batch takes
+it at the last moment, and a second lane opens only for a well-filled batch: few large flushes cost
+less than many small ones. When the call returns, its row is committed. A batch that fails is
+replayed one by one, each row by its own caller and outside the lane: a poison row, or one that
+somebody else has locked, hits only itself.
 """
 
 from __future__ import annotations
@@ -18,20 +20,20 @@ R = TypeVar("R")
 
 MAX_BATCH = 64
 LANES = 2
+WELL_FILLED = 32
 
 
 class _Slot(Generic[A, R]):
-    """One caller's row. Woken exactly once by another thread: with its result, or to lead."""
+    """One caller's row. Woken at most once by another thread: with its result, or to lead."""
 
-    __slots__ = ("alone", "ask", "batch", "error", "finished", "result", "wake")
+    __slots__ = ("alone", "ask", "error", "leads", "result", "wake")
 
     def __init__(self, ask: A) -> None:
         self.ask = ask
         self.wake = threading.Lock()
         self.wake.acquire()
-        self.batch: list[_Slot[A, R]] | None = None
+        self.leads = False
         self.alone = False
-        self.finished = False
         self.result: R | None = None
         self.error: BaseException | None = None
 
@@ -57,26 +59,29 @@ class Batcher(Generic[A, R]):
         """Return this row's own result once its batch is committed; raises its own error."""
         slot: _Slot[A, R] = _Slot(ask)
         with self._lock:
-            self._waiting.append(slot)
-            if self._flushing < self._lanes:  # then nobody else waits: see _hand_on
+            if self._flushing < self._lanes and self._opens(len(self._waiting) + 1):
                 self._flushing += 1
-                slot.batch = self._take()
-        while not slot.finished:
-            if slot.batch is None:
-                slot.wake.acquire()
+                slot.leads = True
             else:
-                batch, slot.batch = slot.batch, None
-                self._lead(batch, slot)
+                self._waiting.append(slot)
+        if not slot.leads:
+            slot.wake.acquire()
+        if slot.leads:
+            self._lead(slot)
         if slot.alone:
             self._run([slot])
         if slot.error is not None:
             raise slot.error
         return slot.result  # type: ignore[return-value]  # None is a legal R
 
-    def _take(self) -> list[_Slot[A, R]]:
-        return [self._waiting.popleft() for _ in range(min(self._size, len(self._waiting)))]
+    def _opens(self, rows: int) -> bool:
+        """Whether so many rows are worth a lane beside those that are flushing."""
+        return self._flushing == 0 or rows >= min(WELL_FILLED, self._size)
 
-    def _lead(self, batch: list[_Slot[A, R]], me: _Slot[A, R]) -> None:
+    def _lead(self, me: _Slot[A, R]) -> None:
+        with self._lock:
+            others = min(self._size - 1, len(self._waiting))
+            batch = [me, *(self._waiting.popleft() for _ in range(others))]
         try:
             self._run(batch)
         except BaseException as error:
@@ -85,20 +90,19 @@ class Batcher(Generic[A, R]):
             raise
         finally:
             self._hand_on()
-            for slot in batch:
-                slot.finished = True
-                if slot is not me:
-                    slot.wake.release()
+            for slot in batch[1:]:
+                slot.wake.release()
 
     def _hand_on(self) -> None:
-        """Give the lane to the first that waits, with its batch; free it when nobody does."""
+        """Let the first that waits lead on in this lane; close the lane when it is not needed."""
         with self._lock:
-            if not self._waiting:
-                self._flushing -= 1
+            self._flushing -= 1
+            if not self._waiting or not self._opens(len(self._waiting)):
                 return
-            following = self._take()
-        following[0].batch = following
-        following[0].wake.release()
+            self._flushing += 1
+            following = self._waiting.popleft()
+        following.leads = True
+        following.wake.release()
 
     def _run(self, batch: list[_Slot[A, R]]) -> None:
         try:

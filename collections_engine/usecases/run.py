@@ -7,10 +7,8 @@ never claimed. A second run for a day while one is alive steps aside; `join` add
 from __future__ import annotations
 
 import os
-import queue
 import random
 import socket
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +22,7 @@ from collections_engine.store.db import Connection
 from collections_engine.store.picking import Cursor, DueRow
 from collections_engine.usecases.budget import Budget
 from collections_engine.usecases.context import Context, Due, Kind
+from collections_engine.usecases.pool import Pool
 from collections_engine.usecases.recover import collect_or_leave, recover, wait_for_leases
 from collections_engine.usecases.steps import ConnectionSource, retrying
 from collections_engine.usecases.summary import Summary
@@ -89,7 +88,7 @@ def run(
     started = time.monotonic()
     outcome = "failed"
     try:
-        with _Workers(options.concurrency, summary) as workers:
+        with Pool(options.concurrency, summary) as workers:
             if options.wait:
                 wait_for_leases(source, context.stopping)
             recover(source, context, summary, workers.each, submitted_too=options.kind == "run")
@@ -156,7 +155,7 @@ def _collect_due(
     context: Context,
     options: RunOptions,
     summary: Summary,
-    workers: _Workers,
+    workers: Pool,
 ) -> None:
     budget = Budget(options.limit, options.max_amounts)
     taken: Counter[str] = Counter()
@@ -220,50 +219,3 @@ def _work(
         options.progress(1)
 
     return work
-
-
-class _Workers:
-    """A fixed pool over a bounded queue: only as many claims as there are hands."""
-
-    def __init__(self, count: int, summary: Summary) -> None:
-        self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue(maxsize=max(2 * count, 2))
-        self._summary = summary
-        self._threads = [
-            threading.Thread(target=self._serve, name=f"collect-{n}", daemon=True)
-            for n in range(count)
-        ]
-
-    def __enter__(self) -> _Workers:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for _thread in self._threads:
-            self._queue.put(None)
-        for thread in self._threads:
-            thread.join()
-
-    def put(self, work: Callable[[], None]) -> None:
-        """Hand in one row's work; waits while all hands are full."""
-        self._queue.put(work)
-
-    def each(self, works: list[Callable[[], None]]) -> None:
-        """Do all of these, and return when they are done."""
-        for work in works:
-            self.put(work)
-        self.settle_down()
-
-    def settle_down(self) -> None:
-        """Wait until everything handed in is done."""
-        self._queue.join()
-
-    def _serve(self) -> None:
-        while (work := self._queue.get()) is not None:
-            try:
-                work()
-            except Exception as error:  # noqa: BLE001 - one row's fault never stops the rows after it
-                self._summary.fault(error)
-            finally:
-                self._queue.task_done()
-        self._queue.task_done()

@@ -19,12 +19,19 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 
 from collections_engine import telemetry
 from collections_engine.domain import dunning, workdays
-from collections_engine.domain.errors import EngineError, GuardRefused, Unavailable, UsageError
+from collections_engine.domain.errors import (
+    EngineError,
+    GuardRefused,
+    InterlockRefused,
+    Unavailable,
+    UsageError,
+)
 from collections_engine.domain.gateway import Gateway
 from collections_engine.gateways.simulator import SimulatorGateway
 from collections_engine.settings import ProviderAccount, Settings
-from collections_engine.store import db, embedded, migrate
+from collections_engine.store import db, embedded, identity, migrate
 from collections_engine.store.db import Connection
+from collections_engine.store.identity import Fingerprint, Identity
 from collections_engine.usecases.context import Channels, Context, Limits
 from collections_engine.usecases.steps import Steps, StepSettings
 
@@ -62,6 +69,21 @@ class PooledSource:
 
 
 @dataclass
+class ServerSeen:
+    """The server that was asked who it is; None while no use of this engine has asked (P18)."""
+
+    fingerprint: Fingerprint | None = None
+
+    def check(self, connection: Connection) -> None:
+        """Refuse a connection that reached another server, after a failover in the middle of a run.
+
+        The pool then lends nothing: what is open stays open, and the next start says why (exit 4).
+        """
+        if self.fingerprint is not None and identity.fingerprint(connection) != self.fingerprint:
+            raise InterlockRefused("the database is not the one that this process began with")
+
+
+@dataclass
 class Engine:
     """Everything a command needs, open for as long as the `with` block lasts."""
 
@@ -72,6 +94,7 @@ class Engine:
     gateways: Mapping[str, Gateway]
     readonly: bool = False
     log: Any = None
+    server: ServerSeen = field(default_factory=ServerSeen)
     _opened: list[Connection] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -94,15 +117,16 @@ class Engine:
         log = telemetry.get_logger()
         gateways = {n: _gateway(n, a, settings) for n, a in settings.provider_accounts.items()}
         if not need_database:
-            unopened: ConnectionPool[Connection] = _pool(settings, "", actor, readonly=readonly)
+            unopened = _pool(settings, "", actor, ServerSeen(), readonly=readonly)
             yield Engine(settings, actor, "", PooledSource(unopened), gateways, readonly, log)
             return
         url = database_url(settings)
         if not any_schema:
             _check_schema(settings, url, actor, readonly=readonly, log=log)
-        pool = _pool(settings, url, actor, readonly=readonly)
+        seen = ServerSeen()
+        pool = _pool(settings, url, actor, seen, readonly=readonly)
         pool.open(wait=False)
-        engine = Engine(settings, actor, url, PooledSource(pool), gateways, readonly, log)
+        engine = Engine(settings, actor, url, PooledSource(pool), gateways, readonly, log, seen)
         try:
             yield engine
         finally:
@@ -135,12 +159,18 @@ class Engine:
     def context(
         self,
         business_date: date,
-        identity: str,
+        found: Identity,
         *,
-        adopted_at: datetime | None = None,
         stopping: Callable[[], bool] = lambda: False,
+        recognised: bool = False,
     ) -> Context:
-        """Build what the page may touch; `identity` is the database's."""
+        """Build what the page may touch.
+
+        `recognised`: the server was compared with its stored identity, and from here on no
+        connection to another one is used (P18).
+        """
+        if recognised:
+            self.server.fingerprint = found.fingerprint
         settings, bounds = self.settings, self.limits
         steps = StepSettings(
             day=business_date,
@@ -153,13 +183,13 @@ class Engine:
         return Context(
             steps=Steps(self.source, steps),
             channels=Channels(self.gateways),
-            identity=identity,
+            identity=found.identity,
             business_date=business_date,
             limits=bounds,
             retry_for=dunning.retry_table(
                 settings.retry_policy, business_date, settings.calendar.holidays
             ),
-            adopted_at=adopted_at,
+            adopted_at=found.adopted_at,
             accounts_without_lookup=frozenset(n for n, a in accounts.items() if a.allow_no_lookup),
             stopping=stopping,
             log=self.log.info,
@@ -249,7 +279,7 @@ def _gateway(name: str, account: ProviderAccount, settings: Settings) -> Gateway
 
 
 def _pool(
-    settings: Settings, url: str, actor: str, *, readonly: bool
+    settings: Settings, url: str, actor: str, seen: ServerSeen, *, readonly: bool
 ) -> ConnectionPool[Connection]:
     return ConnectionPool(
         url,
@@ -258,17 +288,20 @@ def _pool(
         open=False,
         timeout=POOL_TIMEOUT_SECONDS,
         kwargs={"autocommit": True, "row_factory": dict_row, "connect_timeout": 10},
-        configure=lambda connection: _configure(settings, connection, actor, readonly=readonly),
+        configure=lambda c: _configure(settings, c, actor, seen, readonly=readonly),
         name="engine",
     )
 
 
-def _configure(settings: Settings, connection: Connection, actor: str, *, readonly: bool) -> None:
+def _configure(
+    settings: Settings, connection: Connection, actor: str, seen: ServerSeen, *, readonly: bool
+) -> None:
     # Short and below the lease: a step that could not have its lock in time is asked again, alone.
     lock_timeout = min(1.0, settings.lease_seconds / 2)
     db.configure(connection, actor, lock_timeout_seconds=lock_timeout, by_index=True)
     if readonly:
         connection.execute("SET default_transaction_read_only = on")
+    seen.check(connection)
 
 
 def _connect(settings: Settings, url: str, actor: str, *, readonly: bool, log: Any) -> Connection:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from psycopg_pool import PoolTimeout
 
+from collections_engine import wiring
 from collections_engine.domain.errors import Unavailable, UsageError
 from collections_engine.settings import load
 from collections_engine.store import db
+from collections_engine.usecases import interlock
 from collections_engine.wiring import Engine, business_today, explained
 
 if TYPE_CHECKING:
@@ -49,12 +53,49 @@ def test_a_connection_that_broke_never_comes_back(engine: Engine) -> None:
     assert {engine.source.run(backend) for _ in range(10)}.isdisjoint(broken)
 
 
+def test_a_failover_in_the_middle_of_a_run_is_not_written_to(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P18: a new connection that reaches a server with another fingerprint is never lent."""
+    monkeypatch.setattr(wiring, "POOL_TIMEOUT_SECONDS", 1.0)
+
+    used: list[Any] = []
+
+    def end_all(connection: psycopg.Connection[Any]) -> None:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+    def until_a_new_one() -> None:
+        for _ in range(20):
+            try:
+                engine.source.run(lambda c: used.append(c.execute("SELECT 1").fetchone()))
+            except psycopg.OperationalError as error:
+                if isinstance(error, PoolTimeout):
+                    raise
+            else:
+                return
+
+    own = engine.connect()
+    found = interlock.check_identity(own, "test")
+    engine.context(engine.today(), found, recognised=True)
+    end_all(own)
+    until_a_new_one()
+    assert len(used) == 1, "the same server is connected to again"
+    engine.server.fingerprint = replace(found.fingerprint, timeline=found.fingerprint.timeline + 1)
+    end_all(own)
+    with pytest.raises(PoolTimeout):
+        until_a_new_one()
+    assert len(used) == 1
+
+
 def test_a_step_that_fails_otherwise_leaves_the_connection_in_use(engine: Engine) -> None:
     """A constraint's refusal is no reason to connect anew; autocommit leaves nothing open."""
     first = engine.source.run(backend)
     with pytest.raises(psycopg.errors.DivisionByZero):
         engine.source.run(lambda c: c.execute("SELECT 1 / 0"))
-    assert engine.source.run(backend) == first
+    assert first in {engine.source.run(backend) for _ in range(10)}
 
 
 def test_every_connection_is_configured(engine: Engine) -> None:

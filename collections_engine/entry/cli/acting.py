@@ -56,4 +56,4 @@ def desk_context(engine: Engine, *, look_only: bool = False) -> Context:
     else:
         interlock.check_durable(connection)
         found = interlock.check_identity(connection, engine.settings.environment, create=False)
-    return engine.context(engine.today(), found.identity, adopted_at=found.adopted_at)
+    return engine.context(engine.today(), found, recognised=not look_only)

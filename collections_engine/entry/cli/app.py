@@ -17,7 +17,7 @@ For authors of commands. A file under `entry/cli/` holds one click command or gr
 - `open_engine(label=None, readonly=False, need_gateways=False)` loads the settings, sets up
   logging, connects (starting the embedded server where none is named) and yields a
   `wiring.Engine`: `.settings`, `.source` (a ConnectionSource: `.source.run(work)`), `.connect()`
-  (a connection of its own), `.gateways`, `.today()`, `.context(day, identity)`, `.actor`, `.log`.
+  (a connection of its own), `.gateways`, `.today()`, `.context(day, found)`, `.actor`, `.log`.
 - The return value is the exit code: 0, or 3 where something needs a person. Everything else is an
   exception: any `EngineError` (its `exit_code` says which), `click.UsageError` (2). Whatever the
   database client raises becomes exit 75 or 1 without the connection string in its text.

@@ -154,7 +154,7 @@ def _adopt(
             return adopting.adopt_clone(connection, engine.actor, reason)
 
         def context_for(found: Identity) -> Context:
-            return engine.context(engine.today(), found.identity, adopted_at=found.adopted_at)
+            return engine.context(engine.today(), found)
 
         return adopting.adopt_restore(
             connection, engine.gateways, context_for, engine.actor, reason

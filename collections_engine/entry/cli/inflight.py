@@ -166,7 +166,7 @@ def _retry(engine: Engine, row: UUID) -> Resolved:
     from collections_engine.usecases.startup import prepare
 
     def context_for(found: Identity) -> Context:
-        return engine.context(engine.today(), found.identity, adopted_at=found.adopted_at)
+        return engine.context(engine.today(), found, recognised=True)
 
     may_send = True
     try:

@@ -201,10 +201,7 @@ def _run(engine: Engine, options: RunOptions, *, strict: bool) -> int:
 
     def context_for(found: Identity) -> Context:
         return engine.context(
-            options.business_date,
-            found.identity,
-            adopted_at=found.adopted_at,
-            stopping=stop.requested,
+            options.business_date, found, stopping=stop.requested, recognised=True
         )
 
     alive, other = engine.connect(), engine.connect()

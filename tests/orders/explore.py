@@ -11,21 +11,25 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import factorial, prod
 
-Play = Callable[[Sequence[str]], list[str]]
-"""Plays words; for each, the letters of the actors that still have something to do."""
+Left = Mapping[str, str]
+"""The letters of the actors that still have something to do, with what each does next."""
+Play = Callable[[Sequence[str]], Sequence[Left]]
+"""Plays words; for each, what is left."""
 
 
-def every_order(play: Play, *, chunk: int) -> Iterator[str]:
-    """Play every word, a chunk at a time, shorter ones first; yields each as it was played."""
+def every_order(
+    play: Play, *, chunk: int, longest: int | None = None
+) -> Iterator[tuple[str, Left]]:
+    """Play every word (up to a length), shorter ones first; yields each as it was played."""
     frontier = [""]
     while frontier:
         following: list[str] = []
         for start in range(0, len(frontier), chunk):
             words = frontier[start : start + chunk]
             for word, left in zip(words, play(words), strict=True):
-                yield word
+                yield word, left
                 following += [word + letter for letter in left]
-        frontier = following
+        frontier = [w for w in following if longest is None or len(w) <= longest]
 
 
 def drawn_orders(

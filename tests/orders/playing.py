@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 
 from collections_engine.domain.errors import EngineError
 from tests.orders import stage as around
+from tests.orders.explore import Left
 from tests.orders.stage import Stage
 from tests.orders.worlds import Someone, World
 from tests.support.engine import DAY
 from tests.support.rows import Row, seed
 
+WITHOUT_LOCKS = {
+    *("lookup", "charge", "pick", "show", "say", "lease_over"),
+    *("paid_by_hand", "bank_settles", "fails_late"),
+}
+"""Steps that hold and wait for no lock of the database."""
 SetUp = Callable[[], AbstractContextManager[Stage]]
 
 
-def play(set_up: SetUp, world: World, words: Sequence[str]) -> list[str]:
+def play(set_up: SetUp, world: World, words: Sequence[str]) -> list[Left]:
     """Play plain words on a stage of their own; for each, who still has something to do."""
     left = []
     with prepared(set_up, world, words) as (on, many):
@@ -44,14 +52,65 @@ def prepared(
             _nobody_waits(on)
 
 
-def _word(on: Stage, world: World, word: str, row: Row) -> str:
+def _word(on: Stage, world: World, word: str, row: Row) -> Left:
     cast = enter(on, world, row)
     for letter in word:
         if not cast[letter].ended:
             cast[letter].step()
-    left = "".join(letter for letter, someone in cast.items() if not someone.ended)
+    left = {letter: someone.next for letter, someone in cast.items() if not someone.ended}
     leave(on, cast, row)
     return left
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """After `word`, `first` takes a step and does not commit yet while `second` takes one."""
+
+    word: str
+    first: str
+    second: str
+    commits: bool
+    """False: the first one dies before its COMMIT."""
+
+    def __str__(self) -> str:
+        return f"{self.word}({self.first}{self.second}{'' if self.commits else ', no commit'})"
+
+
+def overlaps_after(word: str, left: Left) -> Iterator[Overlap]:
+    """Every pair of steps that could meet at a lock after a word."""
+    meet = [letter for letter, step in left.items() if step not in WITHOUT_LOCKS]
+    for first, second in itertools.permutations(meet, 2):
+        for commits in (True, False):
+            yield Overlap(word, first, second, commits)
+
+
+def play_overlaps(set_up: SetUp, world: World, overlaps: Sequence[Overlap]) -> int:
+    """Play each, then let both go on to their ends; how many second steps waited for the first."""
+    waited = 0
+    with prepared(set_up, world, [str(o) for o in overlaps]) as (on, many):
+        for overlap, row in zip(overlaps, many, strict=True):
+            waited += _overlap(on, world, overlap, row)
+    return waited
+
+
+def _overlap(on: Stage, world: World, overlap: Overlap, row: Row) -> bool:
+    cast = enter(on, world, row)
+    for letter in overlap.word:
+        cast[letter].step()
+    first, second = cast[overlap.first], cast[overlap.second]
+    stands_open = first.open_step()
+    second.begin_step()
+    waits = second.waits_for_a_lock(on.connection)
+    if not overlap.commits:
+        first.crash()
+    elif stands_open:
+        first.commit()
+    second.finish_step()
+    for someone in (second, first):
+        while not someone.ended:
+            someone.step()
+    leave(on, cast, row)
+    return waits
 
 
 def enter(on: Stage, world: World, row: Row) -> dict[str, Someone]:

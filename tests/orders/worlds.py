@@ -151,6 +151,8 @@ class World:
     before: Callable[[Stage, Sequence[Row]], None] = fresh
     orders: int = 0
     """How many different orders there are, counted once and asserted ever since."""
+    overlaps: tuple[int, int] = (0, 0)
+    """How many pairs of steps can meet at a lock, and how often the second one waited."""
 
     @property
     def steps(self) -> dict[str, int]:
@@ -167,9 +169,7 @@ PAST_BOUNDS = 3600.0
 RUN_LATER: tuple[Maker, int] = (partial(run_that_picks, day=LATER), 6)
 
 WORLDS: dict[str, World] = {
-    "two workers, one request": World(
-        {"a": (worker, 5), "b": (worker, 5), "t": LEASE_ENDS}
-    ),
+    "two workers, one request": World({"a": (worker, 5), "b": (worker, 5), "t": LEASE_ENDS}),
     "two workers, second attempt": World(
         {"a": (worker, 5), "n": RUN_LATER, "t": LEASE_ENDS}, declines_once
     ),

@@ -47,12 +47,11 @@ def small_disk() -> Iterator[Path]:
 def fill(folder: Path) -> Path:
     """Take all the room that is left; returns what took it."""
     ballast = folder / "ballast"
-    with ballast.open("wb") as file:
+    with ballast.open("wb", buffering=0) as file:
         block = b"\0" * 65_536
         try:
             while True:
                 file.write(block)
-                file.flush()
         except OSError:
             pass
     assert shutil.disk_usage(folder).free < len(block)
@@ -110,13 +109,13 @@ def grow(database: str) -> None:
     """Write until the server itself says that there is no room: then its log is full as well."""
     rows = "SELECT repeat(md5(n::text), 60) FROM generate_series(1, 2000) n"
     with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute("CREATE TABLE ballast (filler text)")
         with pytest.raises(psycopg.Error) as raised:
             fill_table(connection, "INSERT INTO ballast " + rows)
     assert raised.value.sqlstate in ("53100", None), raised.value
 
 
 def fill_table(connection: psycopg.Connection[tuple[object, ...]], insert: str) -> None:
-    """Insert until it raises."""
+    """Make a table and insert until it raises."""
+    connection.execute("CREATE TABLE ballast (filler text)")
     while True:
         connection.execute(insert.encode())

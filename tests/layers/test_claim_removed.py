@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 OWNED = "AND ( i.claim_token = a.token OR i.lease_until < engine_now() )"
 ATTEMPT = "i.attempt = a.attempt AND "
+INSERTED = "SELECT c.claimed_by, c.id, c.attempt, c.key"
+NEXT = "SELECT c.claimed_by, c.id, c.attempt + 1, c.key"
 HELD = "i.status = 'in_flight' AND i.claimed_by = a.request"
 
 
@@ -81,9 +83,13 @@ def test_a_second_claim_takes_the_token(set_up: SetUp, monkeypatch: pytest.Monke
         assert rows.state(on.connection, row)["status"] == "paid"
 
 
+@pytest.mark.parametrize("keys", ["replay", "none"])
 @pytest.mark.parametrize("turn", ["ab", "ba"])
-def test_two_claims_with_one_token(set_up: SetUp, turn: str) -> None:
-    """P4: both hold the same token, so that no token tells them apart; one permit for Send."""
+def test_two_claims_with_one_token(set_up: SetUp, turn: str, keys: str) -> None:
+    """P4, P12: no token tells the two apart; one permit for Send, what follows is a Resend.
+
+    The second one asks again, sees what was sent, and may go on only where the key protects.
+    """
     token = uuid4()
 
     def same_token() -> Callable[[], UUID]:
@@ -91,6 +97,7 @@ def test_two_claims_with_one_token(set_up: SetUp, turn: str) -> None:
         return lambda: next(names, None) or uuid4()
 
     with set_up() as on:
+        on.rail.control("capabilities", keys=keys)
         (row,) = rows.seed(on.connection)
         on.bind()
         cast = {letter: worker(on, row, same_token()) for letter in "ab"}
@@ -102,7 +109,9 @@ def test_two_claims_with_one_token(set_up: SetUp, turn: str) -> None:
         assert second.next != "charge", "its permit is refused: the count of sendings has moved"
         finish(second, first)
         on.judge()
-        assert len(on.rail.requests()) == 1
+        sent = [(q["idempotency_key"], q["body"]) for q in on.rail.requests()]
+        assert (len(sent), len(set(sent))) == (2 if keys == "replay" else 1, 1)
+        assert [m["amount"] for m in on.rail.movements()] == [row.amount_minor]
         on.drive_on()
         on.judge(final=True)
 
@@ -125,12 +134,15 @@ def test_two_permits_at_once_for_one_token(set_up: SetUp) -> None:
 
 def test_another_attempt_is_let_through(set_up: SetUp, monkeypatch: pytest.MonkeyPatch) -> None:
     """P13: the claim no longer compares attempts or owners; the one-open index refuses it."""
-    patched(monkeypatch, (OWNED, ""), (ATTEMPT, ""), (HELD, "i.status = 'in_flight'"))
     with set_up() as on:
         (row,) = rows.seed(on.connection)
         on.bind()
         first = worker(on, row)
         first.step()
+        patched(
+            monkeypatch,
+            *((OWNED, ""), (ATTEMPT, ""), (HELD, "i.status = 'in_flight'"), (INSERTED, NEXT)),
+        )
         ask = ClaimAsk(row.id, 2, uuid4(), IDENTITY)
         with pytest.raises(psycopg.errors.UniqueViolation) as raised, set_row_factory(on) as c:
             c.execute(claims.query("claim", "claim"), _params(ask))

@@ -103,7 +103,7 @@ class Rails:
         both: dict[str, list[dict[str, Any]]] = {"movements": [], "requests": []}
         for rail in self.rails.values():
             books = rail.read("books")
-            for part in both:
+            for part in ("movements", "requests"):
                 both[part].extend(books[part])
         return both
 

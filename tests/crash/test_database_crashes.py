@@ -153,15 +153,16 @@ def test_worker_and_database_die_together(stage: Stage, when: When) -> None:
 def test_a_whole_run_through_crashes(stage: Stage) -> None:
     """P20: three crashes under a run of 60 rows: each captured once, nothing lost or left over."""
     many = stage.scene.seed(60)
+    points: list[tuple[str, int, When]] = [
+        (PERMIT, 5, "after"),
+        (SETTLE, 9, "before"),
+        (CLAIM, 14, "after"),
+    ]
     with Proxy(stage.database) as proxy:
         hits = [
             proxy.rule(step, nth=nth, when=when, do=lambda: crash_and_restart(stage.own))
-            for step, nth, when in (
-                (PERMIT, 5, "after"),
-                (SETTLE, 9, "before"),
-                (CLAIM, 14, "after"),
-            )
-        ]  # type: ignore[list-item]
+            for step, nth, when in points
+        ]
         stage.scene.run(via=proxy, concurrency=4).wait()
         assert [rule.fired for rule in hits] == [1, 1, 1]
     scene = stage.after_the_crash()

@@ -108,9 +108,10 @@ def ended(worker: Worker) -> int | str:
 def grow(database: str) -> None:
     """Write until the server itself says that there is no room: then its log is full as well."""
     rows = "SELECT repeat(md5(n::text), 60) FROM generate_series(1, 2000) n"
-    with psycopg.connect(database, autocommit=True) as connection:
-        with pytest.raises(psycopg.Error) as raised:
-            fill_table(connection, "INSERT INTO ballast " + rows)
+    connection = psycopg.connect(database, autocommit=True)
+    with pytest.raises(psycopg.Error) as raised:
+        fill_table(connection, "INSERT INTO ballast " + rows)
+    connection.close()
     assert raised.value.sqlstate in ("53100", None), raised.value
 
 

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from collections_engine.domain.claim import ClaimAsk, PermitRefused
+from collections_engine.domain.claim import ClaimAsk, PermitAsk, PermitRefused
 from collections_engine.store import claims, db
 from collections_engine.store.queries import query
 from collections_engine.usecases.collect import collect
@@ -32,7 +32,7 @@ NEXT = "SELECT c.claimed_by, c.id, c.attempt + 1, c.key"
 HELD = "i.status = 'in_flight' AND i.claimed_by = a.request"
 
 
-def patched(monkeypatch: pytest.MonkeyPatch, *changes: tuple[str, str]) -> None:
+def patched(monkeypatch: pytest.MonkeyPatch, *changes: tuple[str, str]) -> str:
     """The claim's statement with these clauses changed; each must be there to be changed."""
     text = query("claim", "claim")
     for old, new in changes:
@@ -42,6 +42,7 @@ def patched(monkeypatch: pytest.MonkeyPatch, *changes: tuple[str, str]) -> None:
     monkeypatch.setattr(
         claims, "query", lambda f, name: text if name == "claim" else whole(f, name)
     )
+    return text
 
 
 def worker(on: Stage, row: Row, new_id: Callable[[], UUID] = uuid4) -> Actor:
@@ -121,7 +122,7 @@ def test_two_permits_at_once_for_one_token(set_up: SetUp) -> None:
     with set_up() as on:
         (row,) = rows.seed(on.connection)
         claim = rows.claim(on.connection, row)
-        ask = [rows.PermitAsk(claim, uuid4(), 0, b"{}", LIMITS.lease) for _ in range(2)]
+        ask = [PermitAsk(claim, uuid4(), 0, b"{}", LIMITS.lease) for _ in range(2)]
         one, two = (db.connect(on.database, f"p{n}") for n in range(2))
         with one.transaction():
             claims.permit(one, ask[:1], day=DAY, duration=LIMITS.permit, caps={})
@@ -139,13 +140,13 @@ def test_another_attempt_is_let_through(set_up: SetUp, monkeypatch: pytest.Monke
         on.bind()
         first = worker(on, row)
         first.step()
-        patched(
+        text = patched(
             monkeypatch,
             *((OWNED, ""), (ATTEMPT, ""), (HELD, "i.status = 'in_flight'"), (INSERTED, NEXT)),
         )
         ask = ClaimAsk(row.id, 2, uuid4(), IDENTITY)
-        with pytest.raises(psycopg.errors.UniqueViolation) as raised, set_row_factory(on) as c:
-            c.execute(claims.query("claim", "claim"), _params(ask))
+        with pytest.raises(psycopg.errors.UniqueViolation) as raised:
+            on.source.run(lambda c: c.execute(text, _params(ask)))
         assert raised.value.diag.constraint_name == "payment_requests_one_open"
         second = collect(row.due_on(2), on.world())
         assert (second.kind, second.reason) == ("skipped", "under_review") or (
@@ -169,16 +170,3 @@ def _params(ask: ClaimAsk) -> dict[str, object]:
         "day": DAY,
         "lease": LIMITS.lease,
     }
-
-
-class set_row_factory:  # noqa: N801 - reads as a verb where it is used
-    """A connection of the store's kind on this stage."""
-
-    def __init__(self, on: Stage) -> None:
-        self._connection = db.connect(on.database, "a claim")
-
-    def __enter__(self) -> db.Connection:
-        return self._connection
-
-    def __exit__(self, *_: object) -> None:
-        self._connection.close()

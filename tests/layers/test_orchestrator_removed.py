@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -79,7 +79,9 @@ def test_two_workflows_with_the_same_request(lockless: Scene, door: str) -> None
     assert lockless.collect(row, actor="workflow 2").wait() == [
         ["skipped", "held_by_another_worker"]
     ]
-    days = {"due_from": lockless.day, "due_to": lockless.day} if door == "backfill" else {}
+    days: dict[str, Any] = (
+        {"due_from": lockless.day, "due_to": lockless.day} if door == "backfill" else {}
+    )
     assert lockless.run(kind=door, actor=door, **days).wait()["claimed"] == 0
     lockless.rail.control("release")
     assert first.wait() == [["collected", "applied"]]

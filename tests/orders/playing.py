@@ -96,7 +96,8 @@ def play_overlaps(set_up: SetUp, world: World, overlaps: Sequence[Overlap]) -> i
 def _overlap(on: Stage, world: World, overlap: Overlap, row: Row) -> bool:
     cast = enter(on, world, row)
     for letter in overlap.word:
-        cast[letter].step()
+        if not cast[letter].ended:
+            cast[letter].step()
     first, second = cast[overlap.first], cast[overlap.second]
     stands_open = first.open_step()
     second.begin_step()

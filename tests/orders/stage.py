@@ -110,8 +110,10 @@ def stage(server: str, template: str, rail: Rail) -> Iterator[Stage]:
         yield made
         assert rail.read("stats")["errors"] == 0
     finally:
-        for one in (*made.idle, connection, clock, source):
+        for one in (*made.idle, connection):
             one.close()
+        clock.close()
+        source.close()
         made.channels.close()
         drop_database(server, database_name(database))
 

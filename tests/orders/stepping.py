@@ -145,7 +145,7 @@ def names_in(work: Callable[..., object]) -> set[str]:
     code = getattr(work, "__code__", None)
     if code is not None:
         names.update(code.co_names)
-        for cell in work.__closure__ or ():  # type: ignore[attr-defined]
+        for cell in work.__closure__ or ():
             if callable(cell.cell_contents):
                 names |= names_in(cell.cell_contents)
     return names

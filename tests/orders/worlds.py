@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import partial
@@ -80,7 +81,8 @@ def says_collected(context: Context, lender: Lender, row: Row, seen: int) -> obj
     gateway = context.channels.gateway(row.provider_account)
     assert gateway is not None
     question = LookupQuestion((row.reference,), row.external_ref, (), (), IDENTITY)
-    (payment,) = gateway.open().lookup(question).payments
+    with closing(gateway.open()) as channel:
+        (payment,) = channel.lookup(question).payments
     return resolve.collected(lender, context, row.id, payment.payment_id, by=BY, seen=seen)
 
 

@@ -29,7 +29,8 @@ class Around:
     """Seeds rows and acts on them; one act at a time, on a thread of its own."""
 
     def __init__(self, database: str, rails: Rails, draw: random.Random, began: float) -> None:
-        self._database, self._rails, self._draw, self._began = database, rails, draw, began
+        self._database, self._rails, self._draw = database, rails, draw
+        self.began = began
         self.source = Source(database, "a person")
         self.rows: list[Row] = []
         self.done: Counter[str] = Counter()
@@ -80,13 +81,13 @@ class Around:
             self._stop.wait(0.02)
 
     def _seed(self) -> None:
-        self.seed(3)
+        self.seed(5)
 
     def _row(self) -> Row:
         return self._draw.choice(self.rows[-AHEAD:])
 
     def _world(self) -> Context:
-        return world(self.source, self._rails.urls, business_day(time.time() - self._began))
+        return world(self.source, self._rails.urls, business_day(time.time() - self.began))
 
     def _seen(self, here: Context, row: Row) -> int:
         return here.steps.history(row.id).facts_seen

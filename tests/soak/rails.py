@@ -136,7 +136,10 @@ def gateways(urls: dict[str, str]) -> list[Gateway]:
 def world(source: Any, urls: dict[str, str], day: date, **more: Any) -> Context:
     """What the use cases take, with all accounts."""
     lent: Source = source
-    fields = {"accounts_without_lookup": WITHOUT_LOOKUP, "bank_check_after": timedelta(seconds=5)}
+    fields: dict[str, Any] = {
+        "accounts_without_lookup": WITHOUT_LOOKUP,
+        "bank_check_after": timedelta(seconds=5),
+    }
     return context(lent, *gateways(urls), day=day, limits=LIMITS, **fields, **more)
 
 

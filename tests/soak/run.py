@@ -75,6 +75,7 @@ class Soak:
         for name in ["veteran", *MORTAL]:
             self._start(name)
         self.around.start()
+        self.began = self.around.began = time.time()
         acts: list[tuple[float, Callable[[], None]]] = [
             (0.25, self._kill),
             (3.0, self._stop),

@@ -113,6 +113,11 @@ def fresh(_on: Stage, _rows: Sequence[Row]) -> None:
     """Due, and never touched."""
 
 
+def without_keys(on: Stage, _rows: Sequence[Row]) -> None:
+    """Due, on a rail without keys: whatever is sent twice is charged twice."""
+    on.rail.control("capabilities", keys="none")
+
+
 def declines_once(on: Stage, _rows: Sequence[Row]) -> None:
     """Due, and the bank declines the first attempt softly."""
     on.rail.fault("decline", on="charge", attempt="1", code="insufficient_funds")
@@ -172,6 +177,9 @@ RUN_LATER: tuple[Maker, int] = (partial(run_that_picks, day=LATER), 6)
 
 WORLDS: dict[str, World] = {
     "two workers, one request": World({"a": (worker, 5), "b": (worker, 5), "t": LEASE_ENDS}),
+    "two workers, no keys": World(
+        {"a": (worker, 5), "b": (run_that_picks, 6), "t": LEASE_ENDS}, without_keys
+    ),
     "two workers, second attempt": World(
         {"a": (worker, 5), "n": RUN_LATER, "t": LEASE_ENDS}, declines_once
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 import time
@@ -21,6 +22,7 @@ from tests.soak.rails import business_day, world
 
 def serve(job: dict[str, Any]) -> dict[str, Any]:
     """Run and recover in turns; what the database or a guard refuses is tried again."""
+    logging.getLogger("psycopg").setLevel(logging.CRITICAL)  # it tells of every broken connection
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
 

@@ -1,4 +1,4 @@
-"""Clauses of P1, P4, P7 and P8 one by one: each guard alone, on both sides (see tests/CLAUSES.md)."""
+"""Clauses of P1, P4, P7 and P8: each guard alone, on both sides (see tests/CLAUSES.md)."""
 
 from __future__ import annotations
 

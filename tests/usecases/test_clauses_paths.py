@@ -53,7 +53,7 @@ def test_a_request_never_permitted_is_rewritten(desk: Desk) -> None:
 
 
 def test_a_claim_of_a_closed_request_rolls_back(desk: Desk) -> None:
-    """P1: the row is open and its request closed (a restore): nothing is claimed, a person looks."""
+    """P1: the row is open and its request closed: nothing is claimed, a person looks."""
     (row,) = desk.seed()
     claim = rows.claim(desk.connection, row)
     desk.source.run(lambda c: claims.release(c, [(claim, None)]))

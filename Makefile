@@ -10,7 +10,7 @@ PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test check format bench prove lock clean
+.PHONY: help venv demo test check format bench prove soak lock clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -40,6 +40,9 @@ bench: $(STAMP) ## measure, and compare with the figures that are kept
 
 prove: $(STAMP) ## the whole crash matrix and simulation (long; `make test` runs a sample)
 	$(PYTEST) $(PARALLEL) tests/crash -m "prove or not prove" $(ARGS)
+
+soak: $(STAMP) ## ten minutes of everything at once, judged from both books (ARGS="--minutes 1")
+	$(BIN)/python -m tests.soak.run $(ARGS)
 
 lock: ## resolve requirements.lock anew from pyproject.toml (needs uv)
 	uv pip compile pyproject.toml --extra dev --extra web --universal --python-version 3.11 \

@@ -54,6 +54,8 @@ class _Books:
             " SELECT customer_ref, o.minor AS owed, b.minor AS booked FROM owed o FULL JOIN booked"
             " b USING (customer_ref, currency) WHERE COALESCE(o.minor, 0) <> COALESCE(b.minor, 0)"
         )
+        self._reviewed = {r["instalment_id"] for r in self.reviews}
+        self._named = {r["payment_id"] for r in self.reviews}
         self.movements = [m for m in books["movements"] if m["type"] in _MONEY]
         self.posts = [q for q in books["requests"] if q["path"] == "/v1/payments"]
 
@@ -68,10 +70,8 @@ class _Books:
 
     def reviewed(self, instalment: UUID | None, payment: str | None = None) -> bool:
         """Whether an open item names the row, or the payment."""
-        return any(
-            (payment is not None and r["payment_id"] == payment)
-            or (instalment is not None and r["instalment_id"] == instalment)
-            for r in self.reviews
+        return (payment is not None and payment in self._named) or (
+            instalment is not None and instalment in self._reviewed
         )
 
 
@@ -185,13 +185,16 @@ def _keys_are_spent_one_by_one(b: _Books) -> Iterator[Breach]:
     for q in b.posts:
         if (r := b.by_key.get(q["idempotency_key"])) is not None:
             keys[r["instalment_id"]].add(q["idempotency_key"])
+    requests: defaultdict[UUID, list[dict[str, Any]]] = defaultdict(list)
+    for r in b.requests.values():
+        requests[r["instalment_id"]].append(r)
+    reversals: defaultdict[UUID, int] = defaultdict(int)
+    for t in b.ledger:
+        reversals[t["instalment_id"]] += t["movement"] in ("failed_late", "dispute_lost", "refund")
     for row, used in keys.items():
-        mine = [r for r in b.requests.values() if r["instalment_id"] == row]
+        mine = requests[row]
         ended = sum(r["state"] == "declined" or r["rest_released"] for r in mine)
-        back = sum(
-            t["instalment_id"] == row and t["movement"] in ("failed_late", "dispute_lost", "refund")
-            for t in b.ledger
-        )
+        back = reversals[row]
         if len(used) > 1 + ended + back:
             yield "I6", row, f"{len(used)} keys were used after {ended} declines, {back} reversals"
         sent = sorted((r for r in mine if r["sent_at"]), key=lambda r: r["sent_at"])

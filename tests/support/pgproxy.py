@@ -139,6 +139,18 @@ class Proxy:
         with self._lock:
             return sum(text in sql for sql in self.requests)
 
+    def forget(self) -> int:
+        """Drop rules that have fired, what was written down and threads that ended (long lives).
+
+        Returns how many of those rules there were.
+        """
+        with self._lock:
+            over = [rule for rule in self._rules if rule.fired]
+            self._rules = [rule for rule in self._rules if not rule.fired]
+            self.requests.clear()
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+        return len(over)
+
     def close(self) -> None:
         """Cut everything and stop listening."""
         self._closed = True
@@ -172,7 +184,11 @@ class Proxy:
             thread.start()
 
     def _serve(self, client: socket.socket) -> None:
-        server = self._connect()
+        try:
+            server = self._connect()
+        except OSError:  # the server is down: its clients find nobody, as without a proxy
+            client.close()
+            return
         with self._lock:
             self._open |= {client, server}
         with contextlib.suppress(_Gone, OSError):

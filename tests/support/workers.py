@@ -262,13 +262,22 @@ def _child(job: Job) -> None:
     answer: dict[str, Any]
     try:
         os.dup2(2, 1)
-        answer = {"result": {"collect": _collect, "run": _run, "claim": _claim}[job["what"]](job)}
+        answer = {"result": _job(job["what"])(job)}
     except BaseException:  # noqa: BLE001 - told to the test that started it
         answer = {"traceback": traceback.format_exc()}
     path = Path(job["result"])
     path.with_suffix(".new").write_text(json.dumps(answer, default=str))
     path.with_suffix(".new").rename(path)
     os._exit(0 if "result" in answer else 1)
+
+
+def _job(what: str) -> Callable[[Job], Any]:
+    """One of the jobs here, or `module:function` of a test's own."""
+    if ":" not in what:
+        return {"collect": _collect, "run": _run, "claim": _claim}[what]
+    module, _, name = what.partition(":")
+    found: Callable[[Job], Any] = getattr(importlib.import_module(module), name)
+    return found
 
 
 def _context(job: Job, source: Any) -> Context:

@@ -10,7 +10,7 @@ PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test check format bench prove soak lock clean
+.PHONY: help venv demo test check format bench prove prove-model mutants soak lock clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -44,12 +44,18 @@ prove: $(STAMP) ## the whole crash matrix and simulation (long; `make test` runs
 soak: $(STAMP) ## ten minutes of everything at once, judged from both books (ARGS="--minutes 1")
 	$(BIN)/python -m tests.soak.run $(ARGS)
 
+prove-model: $(STAMP) ## the protocol as a Spin model, each rule shown to be needed (apt install spin gcc)
+	$(BIN)/python -m tests.model.run $(ARGS)
+
+mutants: $(STAMP) ## mutants of the money kernel, Python and SQL (hours; resumable, ARGS=... names files)
+	$(BIN)/python -m tests.mutants $(ARGS)
+
 lock: ## resolve requirements.lock anew from pyproject.toml (needs uv)
 	uv pip compile pyproject.toml --extra dev --extra web --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-header --upgrade --quiet -o requirements.lock
 
 clean: ## remove what these targets have made
-	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) build dist .mutants .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): requirements.lock

@@ -99,10 +99,10 @@ def wait_until(condition: Callable[[], bool], seconds: float = WAIT_SECONDS) -> 
 class Workers:
     """The fork server, and the children it made."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str = "tests.support.workers") -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="collections-workers-")
         self._child = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.workers"],
+            [sys.executable, "-m", module],  # one with jobs of its own calls `serve`
             cwd=_ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -262,7 +262,7 @@ def _child(job: Job) -> None:
     answer: dict[str, Any]
     try:
         os.dup2(2, 1)
-        answer = {"result": {"collect": _collect, "run": _run, "claim": _claim}[job["what"]](job)}
+        answer = {"result": JOBS[job["what"]](job)}
     except BaseException:  # noqa: BLE001 - told to the test that started it
         answer = {"traceback": traceback.format_exc()}
     path = Path(job["result"])
@@ -391,6 +391,8 @@ def _run(job: Job) -> Any:
         pool.close()
     return {**summary.document(), "exit_code": summary.exit_code}
 
+
+JOBS: dict[str, Callable[[Job], Any]] = {"collect": _collect, "run": _run, "claim": _claim}
 
 if __name__ == "__main__":
     serve(sys.stdin)

@@ -39,7 +39,7 @@ bench: $(STAMP) ## measure, and compare with the figures that are kept
 	$(BIN)/python tests/bench/run.py $(ARGS)
 
 prove: $(STAMP) ## the whole crash matrix and simulation (long; `make test` runs a sample)
-	$(PYTEST) $(PARALLEL) tests/crash -m "prove or not prove" $(ARGS)
+	$(BIN)/python -m tests.matrix.run $(ARGS)
 
 lock: ## resolve requirements.lock anew from pyproject.toml (needs uv)
 	uv pip compile pyproject.toml --extra dev --extra web --universal --python-version 3.11 \

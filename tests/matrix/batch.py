@@ -1,9 +1,9 @@
 """A batch of cells on one database and one rail: play, wake, drive on, judge.
 
-Cells share what costs time (a database, the simulator, a fork server) and nothing else: each has its
-own instalment, mandate, faults and connections. Their clocks are one, so a batch goes in step: all
-cells play up to their faults while no lease runs out, then the clocks move and the stopped ones wake,
-then the next runs take everything over, and both books are compared row by row.
+Cells share what costs time (a database, the simulator, a fork server) and nothing else: each has
+its own instalment, mandate, faults and connections. Their clocks are one, so a batch goes in step:
+all cells play up to their faults while no lease runs out, then the clocks move and the stopped ones
+wake, then the next runs take everything over, and both books are compared row by row.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg.rows import dict_row
@@ -43,9 +43,11 @@ SENT_BEFORE_SECONDS = 650.0
 
 
 def mode(cell: Cell) -> str:
-    """Cells that move the clock alone, or crash the server, have batches of their own."""
+    """Cells that move the clock alone, crash the server, or import have batches of their own."""
     if cell.fault == "crash":
         return "crash"
+    if cell.subject == "import":
+        return "import"
     return "jump" if cell.fault in t.JUMPS else "plain"
 
 
@@ -58,9 +60,10 @@ def sent_before(cell: Cell) -> str:
     return t.MOVED_BEFORE.get(cell.subject, "")
 
 
-def batch_key(cell: Cell) -> tuple[str, str, bool]:
-    """Cells of one key may share a batch."""
-    return cell.rail, mode(cell), bool(sent_before(cell))
+def batch_key(cell: Cell) -> tuple[str, str, bool, str]:
+    """Cells of one key may share a batch; one import at a time is what the engine allows."""
+    alone = cell.id if cell.subject == "import" and cell.fault == "crash" else ""
+    return cell.rail, mode(cell), bool(sent_before(cell)), alone
 
 
 @dataclass
@@ -91,7 +94,7 @@ class Batch:
     def __init__(self, tools: Tools, cells: Sequence[Cell]) -> None:
         self.tools, self.cells = tools, list(cells)
         self.rail, self.workers = tools.rail, tools.workers
-        rail, self.mode, self.sent = batch_key(self.cells[0])
+        rail, self.mode, self.sent, _ = batch_key(self.cells[0])
         self.blind = rail == "blind"
         self.rail.control("reset")
         self.rail.control("capabilities", **t.RAILS[rail])
@@ -187,7 +190,9 @@ class Batch:
             ).describe()
             rows.ensure_identity(c)
             identity.ensure_account(c, rows.ACCOUNT)
-            c.execute("INSERT INTO engine_control VALUES (%s) ON CONFLICT DO NOTHING", (rows.ACCOUNT,))
+            c.execute(
+                "INSERT INTO engine_control VALUES (%s) ON CONFLICT DO NOTHING", (rows.ACCOUNT,)
+            )
             identity.bind(c, rows.ACCOUNT, found.fingerprint, found.account, found.mode)
 
     def _send_before(self) -> None:
@@ -236,7 +241,7 @@ class Batch:
                 act.finish()
                 self._let_go(act)
 
-        at_once = {"plain": IN_FLIGHT, "jump": 1, "crash": len(self.acts)}[self.mode]
+        at_once = {"plain": IN_FLIGHT, "crash": len(self.acts)}.get(self.mode, 1)
         self._each(self.acts, whole, at_once=at_once)
 
     def _let_go(self, act: Act) -> None:

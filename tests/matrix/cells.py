@@ -99,7 +99,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "database crash on each rail",
-        "the server's restart knows no rail; the two rails whose recovery differs most stand for all",
+        "the server's restart knows no rail; two whose recovery differs most stand for all",
         lambda c: c.fault == "crash" and c.rail not in ("replay", "blind"),
     ),
     Rule(
@@ -172,7 +172,8 @@ RULES: tuple[Rule, ...] = (
         lambda c: (
             c.rail == "blind"
             and (
-                c.group == "lookup" or c.subject in ("release", "retry", "recovery_settle", "resend")
+                c.group == "lookup"
+                or c.subject in ("release", "retry", "recovery_settle", "resend")
             )
         ),
     ),

@@ -8,8 +8,8 @@ opens the transaction itself: BEGIN, the statement, and then the COMMIT only whe
     stop.end("cut")            # or "pass", or a SQLSTATE
 
 Points: "begin" (nothing has reached the server), "commit" (executed, not committed; any end but
-"pass" rolls it back), "unseen" (the same, but the COMMIT arrives late: after the client has been cut
-or has read an error), "applied" (committed, the answer not passed on). A session that holds a
+"pass" rolls it back), "unseen" (the same, but the COMMIT arrives late: after the client has been
+cut or has read an error), "applied" (committed, the answer not passed on). A session that holds a
 transaction of its own (`explicit`) is stopped at its COMMIT message.
 """
 
@@ -25,7 +25,7 @@ from typing import Literal
 
 from psycopg.conninfo import make_conninfo
 
-from tests.support.pgproxy import Proxy, _exactly, _Gone, _message, _notice, _Session
+from tests.support.pgproxy import Proxy, _exactly, _Gone, _notice, _Session
 
 WAIT_SECONDS = 15.0
 LATE_SECONDS = 0.03

@@ -152,7 +152,7 @@ def operator(job: Job) -> list[str]:
 
     source, context = _prepare(job)
     if "person" in job:  # who is logged in; two people need two of them
-        resolve.authenticated_person = lambda _connection: job["person"]
+        vars(resolve)["authenticated_person"] = lambda _connection: job["person"]
     row, by = UUID(job["row"]), By("ann", "looked into it", "the provider's word")
 
     def seen(connection: Connection) -> int:

@@ -1,4 +1,4 @@
-"""What the matrix runs on: servers, the simulator and the fork server, made once for many batches."""
+"""What the matrix runs on: servers, the simulator, the fork server, made once for many batches."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from tests.support.workers import Workers, wait_until
 if TYPE_CHECKING:
     from tests.matrix.cells import Cell
 
-BATCH = 60
-BATCH_OF = {"plain": 60, "jump": 30, "crash": 30}
+BATCH_OF = {"plain": 60, "jump": 30, "import": 40, "crash": 30}
 
 
 def batches(cells: Sequence[Cell]) -> list[list[Cell]]:
     """Cells that may share a batch, in batches of a bearable size."""
-    by_key: dict[tuple[str, str, bool], list[Cell]] = {}
+    by_key: dict[tuple[str, str, bool, str], list[Cell]] = {}
     for cell in cells:
         by_key.setdefault(batch_key(cell), []).append(cell)
     found = []
-    for (_, mode, _), many in by_key.items():
+    for (_, mode, _, _), many in by_key.items():
         size = BATCH_OF[mode]
         found += [many[at : at + size] for at in range(0, len(many), size)]
     return found

@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tests.matrix import tables as t
@@ -28,8 +29,12 @@ if TYPE_CHECKING:
 
 PARTNER_SECONDS = 0.08
 """How long a partner is waited for that may be waiting for the subject's own lock."""
-QUICK, USUAL = 0.8, 6.0
+QUICK, STOPPED, USUAL = 1.5, 3.0, 10.0
+"""Deadlines of one exchange: where it is waited for, where a worker sleeps past it, elsewhere."""
 JUMP_SECONDS = 300.0
+RAISED = {"interrupt": "KeyboardInterrupt", "memory": "MemoryError"}
+PAID_EARLIER = timedelta(hours=1)
+"""Longer ago than the rail's lookup lags."""
 DEADLINES = {"hang": QUICK, "timeout": QUICK, "timeout_moved": QUICK, "timeout_late": QUICK}
 
 
@@ -86,7 +91,7 @@ class Act:
     def start(self) -> Worker:
         """The subject's worker, behind both proxies."""
         c = self.cell
-        deadline = 1.0 if c.fault == "stop" else DEADLINES.get(c.fault, USUAL)
+        deadline = STOPPED if c.fault == "stop" else DEADLINES.get(c.fault, USUAL)
         what, more = self._job()
         self.worker = self.stage.workers.start(
             what,
@@ -182,7 +187,7 @@ class Act:
             self.stop = self.proxy.stop(t.NEXT_MESSAGE[c.subject], "unforwarded")
         self.start()
         self.need(self.cut.arrived(), f"statement {text}")
-        self.enters("before", may_wait=False)
+        self.enters("before", may_wait=explicit)  # it holds its locks already
         self.cut.go()
         self.need(self.cut.wait(), f"point {c.point}")
         if self.stop is not None:
@@ -222,6 +227,7 @@ class Act:
                 amount=self.row.amount_minor,
                 currency=self.row.currency,
                 mandate=self.row.mandate_ref,
+                created_at=f"{datetime.now(UTC) - PAID_EARLIER:%Y-%m-%dT%H:%M:%SZ}",
             )
         self.stop = self.proxy.stop("GET /v1/payments?reference=", "executed", hold=True)
         self._exchange(silent=c.fault == "timeout")
@@ -336,9 +342,21 @@ class Act:
             said = answer_of(one)
             if "traceback" in said and not (one is self.worker and _allowed(c, said)):
                 raise AssertionError(f"a worker failed: {said['traceback']}")
+        self._evidence()
+        self.proxy.close()
+
+    def _evidence(self) -> None:
+        """What the fault has left behind, beside the point that was reached."""
+        c, worker = self.cell, self.worker
+        assert worker is not None
+        if self.cut is not None:
+            self.need(self.cut.done.wait(5), "the statement's end")
+        if c.fault == "kill":
+            self.need(worker.code == -signal.SIGKILL, "death by SIGKILL")
+        if c.fault in RAISED:  # it ended the worker, or the worker names it as what it met
+            self.need(RAISED[c.fault] in json.dumps(answer_of(worker)), RAISED[c.fault])
         if c.fault == "pool":
             self.need(self.stage.cutter.all_refused(self.name), "refused connections")
-        self.proxy.close()
 
     def close(self) -> None:
         """Whatever is left of the cell."""
@@ -353,7 +371,7 @@ class Act:
 def _allowed(cell: Cell, said: dict[str, Any]) -> bool:
     """Whether the worker may end in this error: only the one that was raised in it."""
     last = str(said["traceback"]).strip().splitlines()[-1]
-    return (cell.fault, last) in (("interrupt", "KeyboardInterrupt"), ("memory", "MemoryError"))
+    return last == RAISED.get(cell.fault)
 
 
 def answer_of(worker: Worker) -> dict[str, Any]:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tests.support.workers import Workers
 
 IN_FLIGHT = 6
+NOT_FIRED = "NOT FIRED"
 LEASE = rows.LIMITS.lease.total_seconds()
 SENT_BEFORE_SECONDS = 650.0
 """How long ago the sending of unknown fate was: its lease, its permit and every bound are over."""
@@ -227,7 +228,7 @@ class Batch:
             try:
                 what(act)
             except NotFired as error:
-                result.fault = f"NOT FIRED: {error}"
+                result.fault = f"{NOT_FIRED}: {error}"
             except Exception as error:  # noqa: BLE001 - told of the cell
                 result.fault = f"{type(error).__name__}: {error}"
 
@@ -283,7 +284,7 @@ class Batch:
         for act in self.acts:
             result = self.results[act.cell.id]
             if act.rules and not any(fired.get(rule, 0) for rule in act.rules):
-                result.fault = result.fault or "NOT FIRED: the gateway's rule"
+                result.fault = result.fault or f"{NOT_FIRED}: the gateway's rule"
             act.fired += [f"gateway {rule}" for rule in act.rules if fired.get(rule, 0)]
             result.fired = act.fired
         self.rail.control("faults", faults=[])

@@ -130,7 +130,7 @@ def drive(job: Job) -> dict[str, Any]:
         alive.close()
 
 
-def recovering(job: Job) -> str:
+def recovering(job: Job) -> dict[str, Any]:
     """The in-flight pass on one row, in the main thread."""
     from collections_engine.store import picking
     from collections_engine.usecases import recover
@@ -142,7 +142,7 @@ def recovering(job: Job) -> str:
     mine = [row for page in found for row in page if str(row.instalment_id) == job["row"]]
     for row in mine:
         recover._work(row, source, context, summary)()
-    return f"{len(mine)} rows"
+    return summary.document()
 
 
 def operator(job: Job) -> list[str]:

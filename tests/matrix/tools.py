@@ -8,13 +8,12 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from collections_engine.store import embedded
-from tests.matrix.batch import Batch, Result, Tools, batch_key
+from tests.matrix.batch import NOT_FIRED, Batch, Result, Tools, batch_key
 from tests.simulator.rail import Process
-from tests.support.database import make_template, temporary_root, with_database
+from tests.support.database import Run, make_template, with_database
 from tests.support.workers import Workers, wait_until
 
 if TYPE_CHECKING:
@@ -52,14 +51,12 @@ def tools(server: str, template: str) -> Iterator[Tools]:
 @contextlib.contextmanager
 def own_server() -> Iterator[tuple[str, Path]]:
     """A PostgreSQL that may be crashed: its URL and its home."""
-    with TemporaryDirectory(prefix="collections-matrix-", dir=temporary_root()) as folder:
-        Path(folder).chmod(0o711)  # PostgreSQL passes through under an account of its own
-        home = Path(folder) / "home"
-        url = with_database(embedded.ensure_running(home), "postgres")
-        try:
-            yield url, home
-        finally:
-            embedded.stop(home)
+    run = Run.begin()  # what a killed run leaves behind is cleared away by the next
+    try:
+        home = run.folder / "home"
+        yield with_database(embedded.ensure_running(home), "postgres"), home
+    finally:
+        run.end()
 
 
 @contextlib.contextmanager
@@ -80,5 +77,14 @@ def crash_tools() -> Iterator[Tools]:
 
 
 def run_batch(made: Tools, cells: Sequence[Cell]) -> list[Result]:
-    """One batch from an empty database to its verdicts."""
-    return Batch(made, cells).run()
+    """One batch from an empty database to its verdicts.
+
+    A cell whose fault did not fire proves nothing (on a busy machine a deadline may pass before the
+    point is reached): it is played once more, with the others of its kind; then it has failed.
+    """
+    first = Batch(made, cells).run()
+    missed = [r.cell for r in first if r.fault.startswith(NOT_FIRED)]
+    if not missed:
+        return first
+    again = {r.cell.id: r for r in Batch(made, missed).run()}
+    return [again.get(r.cell.id, r) for r in first]

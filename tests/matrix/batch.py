@@ -8,9 +8,7 @@ wake, then the next runs take everything over, and both books are compared row b
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -339,10 +337,3 @@ class Batch:
 
     def _rail_is_sound(self) -> None:
         assert self.rail.read("stats")["errors"] == 0, "the simulator failed"
-
-
-@contextlib.contextmanager
-def timed() -> Iterator[Callable[[], float]]:
-    """Seconds since the block began."""
-    began = time.monotonic()
-    yield lambda: time.monotonic() - began

@@ -8,6 +8,7 @@ history and the command that runs it again, alone.
 from __future__ import annotations
 
 import argparse
+import atexit
 import hashlib
 import json
 import multiprocessing
@@ -18,21 +19,19 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.matrix import tools
 from tests.matrix.batch import Result, Tools, mode
 from tests.matrix.cells import Cell, by_group, cells, sample
 from tests.support.database import Run
 
-if TYPE_CHECKING:
-    from typing import TextIO
-
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".prove"
 _TREES = ("collections_engine", "sql", "tests/matrix", "tests/support", "tests/simulator")
 _made: dict[str, Tools] = {}
 _stack = ExitStack()
+atexit.register(_stack.close)  # servers end with the process that started them
 
 
 def fingerprint() -> str:
@@ -50,25 +49,24 @@ class State:
 
     def __init__(self, path: Path, *, fresh: bool) -> None:
         path.parent.mkdir(exist_ok=True)
+        self._path = path
         self.passed: dict[str, float] = {}
         lines = path.read_text().splitlines() if path.exists() and not fresh else []
         if lines and lines[0] == fingerprint():
             for line in lines[1:]:
                 name, _, seconds = line.partition(" ")
                 self.passed[name] = float(seconds or 0)
-            self._out: TextIO = path.open("a")
             return
-        self._out = path.open("w")
-        self._out.write(fingerprint() + "\n")
-        self._out.flush()
+        path.write_text(fingerprint() + "\n")
 
     def add(self, results: Sequence[Result], seconds: float) -> None:
         """Remember those that passed, with their share of the batch's seconds."""
-        for result in results:
-            if not result.fault:
-                self.passed[result.cell.id] = seconds / len(results)
-                self._out.write(f"{result.cell.id} {seconds / len(results):.3f}\n")
-        self._out.flush()
+        share = seconds / len(results)
+        with self._path.open("a") as out:
+            for result in results:
+                if not result.fault:
+                    self.passed[result.cell.id] = share
+                    out.write(f"{result.cell.id} {share:.3f}\n")
 
 
 # ---------------------------------------------------------------- in a worker process
@@ -86,10 +84,6 @@ def _work(server: str, template: str, batch: Sequence[Cell]) -> tuple[list[Resul
     began = time.monotonic()
     kind = "crash" if mode(batch[0]) == "crash" else "shared"
     return tools.run_batch(_tools(kind, server, template), batch), time.monotonic() - began
-
-
-def _end() -> None:
-    _stack.close()
 
 
 # ---------------------------------------------------------------- the run
@@ -127,8 +121,6 @@ def _play(
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 for future in done:
                     yield future.result()
-            for ending in [pool.submit(_end) for _ in range(options.processes)]:
-                ending.result()
     finally:
         run.end()
 

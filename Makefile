@@ -39,7 +39,7 @@ bench: $(STAMP) ## measure, and compare with the figures that are kept
 	$(BIN)/python tests/bench/run.py $(ARGS)
 
 prove: $(STAMP) ## the whole crash matrix and simulation (long; `make test` runs a sample)
-	$(PYTEST) $(PARALLEL) tests/crash -m "prove or not prove" $(ARGS)
+	$(BIN)/python -m tests.matrix.run $(ARGS)
 
 soak: $(STAMP) ## ten minutes of everything at once, judged from both books (ARGS="--minutes 1")
 	$(BIN)/python -m tests.soak.run $(ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 RUN = pytest.StashKey[Run]()
+MATRIX_SEED = "COLLECTIONS_TEST_MATRIX_SEED"
+"""Which sample of the crash matrix is played; worker processes inherit it."""
 
 # A database clone or a busy host is no flaw of the example that Hypothesis looks at.
 hypothesis.settings.register_profile("default", deadline=None)
@@ -41,6 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Begin the run in its controlling process; the workers join it."""
     worker = getattr(config, "workerinput", None)
     config.stash[RUN] = Run(Path(worker["collections_run"])) if worker else Run.begin()
+    os.environ.setdefault(MATRIX_SEED, f"{datetime.now(UTC):%Y%m%d}")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -49,10 +53,13 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["collections_run"] = str(node.config.stash[RUN].folder)
 
 
-def pytest_report_header(config: pytest.Config) -> str:
-    """Say where a database would come from; the last lines say what was used."""
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say where a database would come from (the end says what was used), and the day's seed."""
     named = VARIABLE in os.environ
-    return f"database: {VARIABLE if named else 'a container if Docker answers, else embedded'}"
+    return [
+        f"database: {VARIABLE if named else 'a container if Docker answers, else embedded'}",
+        f"crash matrix: sample of seed {os.environ[MATRIX_SEED]} ({MATRIX_SEED} repeats it)",
+    ]
 
 
 def pytest_terminal_summary(
@@ -61,6 +68,7 @@ def pytest_terminal_summary(
     """Say which server the tests ran on."""
     used = config.stash[RUN].used()
     terminalreporter.write_line(f"database: {used.description if used else 'none was needed'}")
+    terminalreporter.write_line(f"crash matrix: sample of seed {os.environ[MATRIX_SEED]}")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

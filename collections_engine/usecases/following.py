@@ -168,6 +168,9 @@ def _apply(
     context: Context, row: History, request: Request, view: Situation, decision: Decision
 ) -> None:
     later = view.now + context.bank_check_after
+    # A row in flight is the page's as soon as it is free: asking must not keep it waiting.
+    ours = row.status == "in_flight" and row.review_reason is None
+    soon = view.now + context.limits.lease if ours else later
     match decision:
         case Decline(payment):
             _settle(context, row, request, view, FactKind.DECLINED, payment)
@@ -179,10 +182,10 @@ def _apply(
             if review and row.review_reason is None:
                 evidence = {"detail": detail, "meaning": STOP_TEXT[reason]}
                 context.steps.review_followed(row, request.id, reason.value, evidence)
-            at = max(not_before or later, view.now + context.limits.lease)
+            at = max(not_before or soon, view.now + context.limits.lease)
             context.steps.next_check(request.id, at)
         case Settle() | Void() | Send() | Resend():
-            context.steps.next_check(request.id, later)
+            context.steps.next_check(request.id, soon)
         case _ as never:
             assert_never(never)
 

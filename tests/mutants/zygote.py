@@ -99,7 +99,9 @@ def _child(task: dict[str, Any], answer: Path) -> None:
     os.dup2(log, 2)
     chosen = Chosen(task["tests"], task.get("base"))
     files = list(dict.fromkeys(node.split("::")[0] for node in task["tests"]))
-    code = pytest.main(["-q", "-x", "-p", "no:cacheprovider", "--tb=short", *_QUIET, *files], [chosen])
+    code = pytest.main(
+        ["-q", "-x", "-p", "no:cacheprovider", "--tb=short", *_QUIET, *files], [chosen]
+    )
     done = {"code": int(code), "failed": chosen.failed[:1], "ran": chosen.ran}
     answer.write_text(json.dumps(done))
 

@@ -201,7 +201,11 @@ class Proxy:
     def _connect(self) -> socket.socket:
         if self._host.startswith("/"):
             made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            made.connect(f"{self._host}/.s.PGSQL.{self._port}")
+            try:
+                made.connect(f"{self._host}/.s.PGSQL.{self._port}")
+            except OSError:
+                made.close()
+                raise
             return made
         return socket.create_connection((self._host, self._port), WAIT_SECONDS)
 

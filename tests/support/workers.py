@@ -99,10 +99,10 @@ def wait_until(condition: Callable[[], bool], seconds: float = WAIT_SECONDS) -> 
 class Workers:
     """The fork server, and the children it made."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str = "tests.support.workers") -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="collections-workers-")
         self._child = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.workers"],
+            [sys.executable, "-m", module],  # one with jobs of its own calls `serve`
             cwd=_ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -274,7 +274,7 @@ def _child(job: Job) -> None:
 def _job(what: str) -> Callable[[Job], Any]:
     """One of the jobs here, or `module:function` of a test's own."""
     if ":" not in what:
-        return {"collect": _collect, "run": _run, "claim": _claim}[what]
+        return JOBS[what]
     module, _, name = what.partition(":")
     found: Callable[[Job], Any] = getattr(importlib.import_module(module), name)
     return found
@@ -400,6 +400,8 @@ def _run(job: Job) -> Any:
         pool.close()
     return {**summary.document(), "exit_code": summary.exit_code}
 
+
+JOBS: dict[str, Callable[[Job], Any]] = {"collect": _collect, "run": _run, "claim": _claim}
 
 if __name__ == "__main__":
     serve(sys.stdin)

@@ -315,6 +315,23 @@ def test_retry_only_asks_while_the_lease_lives(desk: Desk) -> None:
     assert desk.posts() == 1
 
 
+@pytest.mark.parametrize("lookup_fails", [False, True])
+def test_retry_does_not_keep_a_row_in_flight_waiting(desk: Desk, lookup_fails: bool) -> None:
+    """Asked while the lease lives: the next look stays near; the key must not grow old (P12)."""
+    (row,) = desk.seed()
+    desk.ambiguous(row)
+    if lookup_fails:
+        desk.rail.fault("status", on="lookup", status=503, times=1)
+        with pytest.raises(Unavailable, match="Try again later"):
+            resolve.retry(desk.source, desk.world(), row.id)
+    else:
+        resolve.retry(desk.source, desk.world(), row.id)
+    desk.advance(2 * rows.LIMITS.lease.total_seconds())
+    found = desk.connection.execute("SELECT next_check <= engine_now() FROM payment_requests")
+    assert found.fetchall() == [(True,)], "the next in-flight pass looks at it"
+    assert desk.charge(row).kind is Kind.COLLECTED
+
+
 def test_retry_books_what_the_provider_has(desk: Desk) -> None:
     """Money had moved: paid, nothing sent."""
     (row,) = desk.seed()

@@ -210,16 +210,6 @@ TABLE: dict[str, tuple[Situation, Lookup, Callable[[Decision], bool]]] = {
         at(request(3), replace(EARLIER, named_payments=frozenset({("rail", "p2")}))), seen(),
         stop("lookup_incomplete", review=False),
     ),
-    "named by an answer to a request that people have closed, and not shown": (
-        at(request(3), replace(closed(2, CloseReason.VERDICT_NOT_COLLECTED),
-                               named_payments=frozenset({("rail", "p2")}))),
-        seen(), a(Send),
-    ),
-    "proven of a request that people have closed, and not shown": (
-        at(request(3), replace(closed(2, CloseReason.VERDICT_NOT_COLLECTED),
-                               own_payments=frozenset({("rail", "p2")}))),
-        seen(), stop("lookup_incomplete", review=False),
-    ),
     "our books stand for the lookup, and no clock": (
         at(SENT, contract=replace(KEYED, lookup=LookupKind.NONE), books_stand_for_lookup=True),
         seen(provider_time=None), stop("outcome_unknown", review=True),

@@ -3,11 +3,6 @@
 The fork server imports the engine once and opens nothing. Each job is a child of its own that runs
 the real `usecases.run.run` or `collect` against the URLs it is given, writes its result to a file
 and leaves; the test signals it by pid. A child that is killed leaves no result.
-
-    with Workers() as workers:
-        worker = workers.collect(database, rail.url, [row.due], actor="w1")
-        worker.kill()                      # SIGKILL
-        assert worker.wait() is None
 """
 
 from __future__ import annotations
@@ -276,8 +271,7 @@ def _job(what: str) -> Callable[[Job], Any]:
     if ":" not in what:
         return JOBS[what]
     module, _, name = what.partition(":")
-    found: Callable[[Job], Any] = getattr(importlib.import_module(module), name)
-    return found
+    return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
 
 
 def _context(job: Job, source: Any) -> Context:
@@ -402,6 +396,5 @@ def _run(job: Job) -> Any:
 
 
 JOBS: dict[str, Callable[[Job], Any]] = {"collect": _collect, "run": _run, "claim": _claim}
-
 if __name__ == "__main__":
     serve(sys.stdin)

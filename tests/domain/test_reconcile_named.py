@@ -7,7 +7,7 @@ from dataclasses import replace
 from collections_engine.domain.decision import Send, Stop
 from collections_engine.domain.reconcile import decide
 from collections_engine.domain.request import CloseReason
-from tests.domain.test_reconcile_clauses import at, closed, pay, request, seen
+from tests.support.oracle import at, closed, pay, request, seen
 
 ENDED = closed(2, CloseReason.VERDICT_NOT_COLLECTED)
 NAMED = frozenset({("rail", "p2")})

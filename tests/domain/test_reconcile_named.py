@@ -14,7 +14,7 @@ NAMED = frozenset({("rail", "p2")})
 
 
 def test_a_name_that_people_have_decided_on_bars_no_later_attempt() -> None:
-    """The id was only named, the provider does not show it, and a verdict has closed its request."""
+    """Only named, not shown by the provider, and a verdict has closed its request."""
     assert isinstance(decide(at(request(3), replace(ENDED, named_payments=NAMED)), seen()), Send)
 
 

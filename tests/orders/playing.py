@@ -55,9 +55,9 @@ def prepared(
 def _word(on: Stage, world: World, word: str, row: Row) -> Left:
     cast = enter(on, world, row)
     for letter in word:
-        if not cast[letter].ended:
+        if letter in who_may_act(world, cast):
             cast[letter].step()
-    left = {letter: someone.next for letter, someone in cast.items() if not someone.ended}
+    left = who_may_act(world, cast)
     leave(on, cast, row)
     return left
 
@@ -96,7 +96,7 @@ def play_overlaps(set_up: SetUp, world: World, overlaps: Sequence[Overlap]) -> i
 def _overlap(on: Stage, world: World, overlap: Overlap, row: Row) -> bool:
     cast = enter(on, world, row)
     for letter in overlap.word:
-        if not cast[letter].ended:
+        if letter in who_may_act(world, cast):
             cast[letter].step()
     first, second = cast[overlap.first], cast[overlap.second]
     stands_open = first.open_step()
@@ -112,6 +112,15 @@ def _overlap(on: Stage, world: World, overlap: Overlap, row: Row) -> bool:
             someone.step()
     leave(on, cast, row)
     return waits
+
+
+def who_may_act(world: World, cast: dict[str, Someone]) -> Left:
+    """The actors whose turn may come now, with what each would do."""
+    return {
+        letter: someone.next
+        for letter, someone in cast.items()
+        if not someone.ended and (letter not in world.after or cast[world.after[letter]].ended)
+    }
 
 
 def enter(on: Stage, world: World, row: Row) -> dict[str, Someone]:

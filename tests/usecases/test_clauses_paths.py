@@ -10,7 +10,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from collections_engine.domain.claim import ClaimAsk, PermitRefused
+from collections_engine.domain.claim import ClaimAsk, PermitAsk, PermitRefused
 from collections_engine.domain.errors import InterlockRefused, SecondOpenRequest
 from collections_engine.domain.outcome import FactKind
 from collections_engine.gateways.simulator import SimulatorChannel
@@ -146,7 +146,7 @@ def test_a_lease_that_ends_while_the_permit_waits(desk: Desk) -> None:
     """P19: the permit waits for a lock until the lease is over: judged after the wait, refused."""
     (row,) = desk.seed()
     claim = rows.claim(desk.connection, row)
-    ask = claims.PermitAsk(claim, uuid4(), 0, b"{}", timedelta(hours=1))
+    ask = PermitAsk(claim, uuid4(), 0, b"{}", timedelta(hours=1))
     answers: list[object] = []
 
     def permit() -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.orders.playing import SetUp
 
 CHUNK = 100
-MEET_WITHIN = 4
+MEET_WITHIN = 3
 SELDOM = {"submitted, settled, failed late, next run"}
 """Worlds in which two meet at a lock only after words that are longer than most of those drawn."""
 DRAWN = 30

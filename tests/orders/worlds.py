@@ -212,9 +212,10 @@ WORLDS: dict[str, World] = {
         orders=1925,
     ),
     "resend, verdict not collected, next run": World(
-        {"a": (worker, 5), "o": (person(says_not_collected), 3), "n": RUN_LATER},
+        {"a": (run_that_picks, 6), "o": (person(says_not_collected), 3), "n": RUN_LATER},
         partial(sent, past=PAST_BOUNDS),
         after={"n": "o"},
+        orders=1697,
     ),
     "resume, verdict collected, late failure": World(
         {
@@ -223,6 +224,7 @@ WORLDS: dict[str, World] = {
             "l": _one(around.fails_late),
         },
         partial(sent, moved="yes"),
+        orders=970,
     ),
     "resend, retry by a person": World({"a": (worker, 5), "o": (person(asks_again), 8)}, sent),
     "release, run, paid by hand": World(

@@ -226,7 +226,9 @@ WORLDS: dict[str, World] = {
         partial(sent, moved="yes"),
         orders=970,
     ),
-    "resend, retry by a person": World({"a": (worker, 5), "o": (person(asks_again), 8)}, sent),
+    "resend, retry by a person": World(
+        {"a": (worker, 5), "o": (person(asks_again), 8)}, sent, orders=243
+    ),
     "release, run, paid by hand": World(
         {
             "o": (person(releases), 3),
@@ -234,6 +236,7 @@ WORLDS: dict[str, World] = {
             "m": (events(around.paid_by_hand, around.heard_of_by_hand), 2),
         },
         reviewed,
+        orders=379,
     ),
     "release, run, cancel, chargeback": World(
         {
@@ -253,5 +256,6 @@ WORLDS: dict[str, World] = {
         },
         submitted,
         after={"n": "l"},
+        orders=151,
     ),
 }

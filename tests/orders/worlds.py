@@ -247,6 +247,7 @@ WORLDS: dict[str, World] = {
         },
         reviewed,
         after={"n": "o"},
+        orders=1578,
     ),
     "submitted, settled, failed late, next run": World(
         {

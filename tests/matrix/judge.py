@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 INVENTED = frozenset({"two_matches", "foreign", "stale"})
 """Lookups that show payments which never were so: what they made us book is open for a person."""
+HIDING = frozenset({"lag", "lost_page"})
 BY_THE_KEY = ("page", "charge", "import", "recovery")
 """Groups whose faults are crashes only: on a rail that replays keys every row ends paid, once."""
 
@@ -39,11 +40,14 @@ def excused(
 ) -> bool:
     """What only the rail itself has made untrue, and nobody could know.
 
-    For as long as a lookup lies, a payment by hand that it does not show; at any time a credit for
-    a payment that it invented and that a person has been shown; and one unit more than was asked
-    for where the rail itself moves it so.
+    For as long as a lookup lies, a payment by hand that it does not show, or one that it hides
+    longer than the rail declares from the person who gives a verdict (the next lookup finds it,
+    before anything is sent); at any time a credit for a payment that it invented and that a person
+    has been shown; and one unit more than was asked for where the rail itself moves it so.
     """
-    if name == "I2" and not final and act.cell.subject == "lookup" and act.cell.point == "first":
+    c = act.cell
+    hidden = c.point == "first" or (c.partner == "not_collected" and c.fault in HIDING)
+    if name == "I2" and not final and c.group == "lookup" and hidden:
         return True
     invented = "_twin" in text or "_foreign" in text or "pay_foreign" in text
     if name == "I1" and act.cell.fault == "booked_wrong_amount":

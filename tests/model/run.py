@@ -18,6 +18,7 @@ import time
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 MODEL, TABLE = HERE / "claim_protocol.pml", HERE / "table.toml"
@@ -68,7 +69,11 @@ def table() -> list[Case]:
     """The runs that are kept, with the verdict each must have."""
     runs = tomllib.loads(TABLE.read_text(encoding="utf-8"))["run"]
     many = ("without", "worlds")
-    return [Case(**{k: tuple(v) if k in many else v for k, v in run.items()}) for run in runs]
+    return [_case({k: tuple(v) if k in many else v for k, v in run.items()}) for run in runs]
+
+
+def _case(fields: dict[str, Any]) -> Case:
+    return Case(**fields)
 
 
 def missing() -> str:

@@ -220,7 +220,11 @@ def _statement(_: _Reader, node: ast.AST) -> Iterator[Change]:
     """A statement that is done for its effect is left out."""
     if isinstance(node, ast.AugAssign | ast.Continue | ast.Break):
         yield node, "pass"
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and not _left_alone(node.value):
+    if (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Call)
+        and not _left_alone(node.value)
+    ):
         yield node, "pass"
 
 

@@ -70,9 +70,9 @@ def _clone_the_template(base: str) -> None:
 
     from tests.support import database
 
-    def make(admin: str) -> str:
+    def make(admin_url: str) -> str:
         name = f"{base}_{os.getpid()}"
-        with psycopg.connect(admin, autocommit=True) as connection:
+        with psycopg.connect(admin_url, autocommit=True) as connection:
             connection.execute(
                 f"CREATE DATABASE {name} TEMPLATE {base} ALLOW_CONNECTIONS false".encode()
             )
@@ -99,7 +99,9 @@ def _child(task: dict[str, Any], answer: Path) -> None:
     os.dup2(log, 2)
     chosen = Chosen(task["tests"], task.get("base"))
     files = list(dict.fromkeys(node.split("::")[0] for node in task["tests"]))
-    code = pytest.main(["-q", "-x", "-p", "no:cacheprovider", "--tb=short", *_QUIET, *files], [chosen])
+    code = pytest.main(
+        ["-q", "-x", "-p", "no:cacheprovider", "--tb=short", *_QUIET, *files], [chosen]
+    )
     done = {"code": int(code), "failed": chosen.failed[:1], "ran": chosen.ran}
     answer.write_text(json.dumps(done))
 
@@ -111,7 +113,7 @@ def _run(task: dict[str, Any]) -> dict[str, Any]:
     if pid == 0:
         try:
             _child(task, answer)
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - the log tells
             traceback.print_exc()
         finally:
             sys.stdout.flush()

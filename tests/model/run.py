@@ -86,13 +86,16 @@ def missing() -> str:
 
 
 def check(case: Case, *, seconds: float, megabytes: int) -> Verdict:
-    """Compile and search one case in a folder of its own."""
+    """Compile and search one case in a folder of its own; `seconds` bound processor time."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="collections-model-") as folder:
 
         def run(*command: str) -> subprocess.CompletedProcess[str]:
             return subprocess.run(
-                command, cwd=folder, capture_output=True, text=True, timeout=seconds
+                ("prlimit", f"--cpu={int(seconds)}", *command),
+                cwd=folder,
+                capture_output=True,
+                text=True,
             )
 
         made = run("spin", "-a", *case.macros(), str(MODEL))
@@ -104,10 +107,7 @@ def check(case: Case, *, seconds: float, megabytes: int) -> Verdict:
         built = run("gcc", level, "-w", *options, "-o", "pan", "pan.c")
         if built.returncode:
             return Verdict(f"gcc: {built.stderr[:300]}")
-        try:
-            searched = run("./pan", f"-m{_DEPTH}")
-        except subprocess.TimeoutExpired:
-            return Verdict(f"unfinished after {seconds:.0f} s")
+        searched = run("./pan", f"-m{_DEPTH}")
     return read(searched.stdout, searched.returncode, time.monotonic() - began)
 
 
@@ -121,7 +121,7 @@ def read(output: str, code: int, seconds: float) -> Verdict:
         return Verdict("breaks", count, seconds, broken[1].strip() if broken else "an error")
     limits = ("depth too small", "out of memory", "not completed", "max search depth")
     if code or not errors or any(limit in output for limit in limits):
-        return Verdict("unfinished: memory, depth or a crash", count, seconds)
+        return Verdict("unfinished: time, memory, depth or a crash", count, seconds)
     return Verdict("holds", count, seconds)
 
 

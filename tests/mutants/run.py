@@ -273,9 +273,10 @@ class Campaign:
         for test, kills in killers.items():
             files[test.split("::")[0]] += kills
 
-        def weight(test: str) -> tuple[bool, int, int, float, str]:
+        def weight(test: str) -> tuple[bool, int, int, int, float, str]:
             file = test.split("::", maxsplit=1)[0]
-            return last in test, -files[file], -killers[test], seconds.get(test, 9.0), test
+            likely = [*targets.LIKELY, file].index(file)
+            return last in test, -files[file], likely, -killers[test], seconds.get(test, 9.0), test
 
         return sorted(reached, key=weight)
 

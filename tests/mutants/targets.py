@@ -56,6 +56,15 @@ TESTS = (
 )
 """The tests that judge; each mutant is judged by those of them that reach its lines."""
 
+LIKELY = (
+    "tests/domain/test_reconcile_clauses.py",
+    "tests/shape/test_refusals.py",
+    "tests/store/test_lock_order.py",
+    "tests/store/test_settle.py",
+    "tests/usecases/test_claim_races.py",
+)
+"""Asked first while nothing is known of a file: they are made to find what is missing."""
+
 REFUSALS = ("tests/shape/test_refusals.py", "tests/shape/test_catalogue.py")
 """These judge tables, constraints, indexes and triggers, in this order: behaviour comes first."""
 

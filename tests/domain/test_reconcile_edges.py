@@ -22,6 +22,7 @@ from collections_engine.domain.decision import (
     Settle,
     Stop,
     StopReason,
+    Void,
 )
 from collections_engine.domain.gateway import LookupKind
 from collections_engine.domain.outcome import NO_RETRY, FactKind, Retry, Source
@@ -275,3 +276,55 @@ def test_a_request_of_nobody_is_evidence() -> None:
     """P3, Names: our reference with a request_id that we never made."""
     stray = pay("p1", status=PENDING, request_id=UUID(int=999), reference=REFERENCE)
     assert reason(decide(at(), seen(stray))) is StopReason.UNKNOWN_REQUEST
+
+
+def test_only_a_confirmable_object_on_a_rail_with_objects_is_voided() -> None:
+    """P6, P10: a decline that could be confirmed again elsewhere is a live payment."""
+    again = pay("p1", status=DECLINED, confirmable=True, final=False)
+    assert isinstance(decide(at(contract=PREPARED), seen(again)), Void)
+    assert reason(decide(at(), seen(again))) is StopReason.LIVE_PAYMENT
+    plain = replace(again, confirmable=False)
+    assert reason(decide(at(contract=PREPARED), seen(plain))) is StopReason.LIVE_PAYMENT
+
+
+def test_a_request_accepted_without_a_permit_is_not_sent() -> None:
+    """P11, P12: a webhook may accept what was never permitted; not found is no reason to send."""
+    accepted = request(3, state=RequestState.ACCEPTED)
+    assert reason(decide(at(accepted), seen())) is StopReason.ACCEPTED_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    "own",
+    [request(3, sendings=1), replace(SENT, sendings=0)],
+    ids=["recorded-and-permitted", "sending-and-never-permitted"],
+)
+def test_a_state_that_its_sendings_deny_sends_nothing(own: Any) -> None:
+    """P11, P12: what the database's constraints forbid is stopped here as well."""
+    assert reason(decide(at(own), seen())) is StopReason.BOOKS_DIFFER
+
+
+def test_a_declined_payment_of_another_amount_is_no_end() -> None:
+    """P10: collected, failed late and known, but not the request's amount: the books differ."""
+    own = pay("p1", SENT, status=DECLINED, amount_minor=900)
+    decision = decide(at(SENT, books=[book("p1", 900, failed_minor=900)]), seen(own))
+    assert reason(decision) is StopReason.BOOKS_DIFFER
+
+
+def test_what_was_never_collected_cannot_be_lost() -> None:
+    """P9: a decline that calls itself a lost dispute books nothing where nothing was booked."""
+    lost = pay("p1", SENT, status=DECLINED, decline_code="dispute_lost")
+    assert isinstance(decide(at(SENT), seen(lost)), Decline)
+
+
+def test_a_lost_dispute_is_told_once() -> None:
+    """P9, P15: booked as lost, the rest of the payment is no late failure."""
+    lost = pay("p1", SENT, status=DECLINED, decline_code="dispute_lost")
+    done = book("p1", disputed_minor=400, dispute_lost=True)
+    assert not isinstance(decide(at(SENT, books=[done]), seen(lost)), Settle)
+
+
+def test_a_payment_under_an_earlier_requests_reference_is_ours() -> None:
+    """P9, P18: a row that another identity asked for first has two references, and both are ours."""
+    before = closed(2, CloseReason.PROVIDER_DECLINED, reference=ELSEWHERE)
+    found = the_fact(at(request(3), before), pay("p7", reference=ELSEWHERE))
+    assert (found.kind, found.own_request_id) == (FactKind.COLLECTED, None)

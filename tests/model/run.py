@@ -18,6 +18,7 @@ import time
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 MODEL, TABLE = HERE / "claim_protocol.pml", HERE / "table.toml"
@@ -68,7 +69,11 @@ def table() -> list[Case]:
     """The runs that are kept, with the verdict each must have."""
     runs = tomllib.loads(TABLE.read_text(encoding="utf-8"))["run"]
     many = ("without", "worlds")
-    return [Case(**{k: tuple(v) if k in many else v for k, v in run.items()}) for run in runs]
+    return [_case({k: tuple(v) if k in many else v for k, v in run.items()}) for run in runs]
+
+
+def _case(fields: dict[str, Any]) -> Case:
+    return Case(**fields)
 
 
 def missing() -> str:
@@ -81,13 +86,16 @@ def missing() -> str:
 
 
 def check(case: Case, *, seconds: float, megabytes: int) -> Verdict:
-    """Compile and search one case in a folder of its own."""
+    """Compile and search one case in a folder of its own; `seconds` bound processor time."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="collections-model-") as folder:
 
         def run(*command: str) -> subprocess.CompletedProcess[str]:
             return subprocess.run(
-                command, cwd=folder, capture_output=True, text=True, timeout=seconds
+                ("prlimit", f"--cpu={int(seconds)}", *command),
+                cwd=folder,
+                capture_output=True,
+                text=True,
             )
 
         made = run("spin", "-a", *case.macros(), str(MODEL))
@@ -99,10 +107,7 @@ def check(case: Case, *, seconds: float, megabytes: int) -> Verdict:
         built = run("gcc", level, "-w", *options, "-o", "pan", "pan.c")
         if built.returncode:
             return Verdict(f"gcc: {built.stderr[:300]}")
-        try:
-            searched = run("./pan", f"-m{_DEPTH}")
-        except subprocess.TimeoutExpired:
-            return Verdict(f"unfinished after {seconds:.0f} s")
+        searched = run("./pan", f"-m{_DEPTH}")
     return read(searched.stdout, searched.returncode, time.monotonic() - began)
 
 
@@ -116,7 +121,7 @@ def read(output: str, code: int, seconds: float) -> Verdict:
         return Verdict("breaks", count, seconds, broken[1].strip() if broken else "an error")
     limits = ("depth too small", "out of memory", "not completed", "max search depth")
     if code or not errors or any(limit in output for limit in limits):
-        return Verdict("unfinished: memory, depth or a crash", count, seconds)
+        return Verdict("unfinished: time, memory, depth or a crash", count, seconds)
     return Verdict("holds", count, seconds)
 
 

@@ -21,7 +21,9 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("files", nargs="*", help="patterns; all files of targets.py by default")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--limit", type=int, default=0, help="at most so many mutants per file")
+    parser.add_argument(
+        "--limit", type=int, default=0, help="at most so many per file, evenly spread"
+    )
     parser.add_argument("--again", action="store_true", help="judge survivors anew")
     parser.add_argument("--fresh", action="store_true", help="forget what was judged before")
     parser.add_argument("--list", action="store_true", help="print the mutants and stop")

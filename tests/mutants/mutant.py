@@ -40,7 +40,8 @@ class Mutant:
     def shown(self) -> str:
         """One line for people."""
         before, after = (" ".join(t.split())[:90] for t in (self.before, self.after))
-        return f"{self.id} {self.file}:{self.line} {self.place} [{self.operator}] {before!r} -> {after!r}"
+        where = f"{self.id} {self.file}:{self.line} {self.place}"
+        return f"{where} [{self.operator}] {before!r} -> {after!r}"
 
 
 def mutants(file: str, text: str, edits: Iterable[Edit]) -> Iterator[Mutant]:

@@ -26,6 +26,7 @@ _COVERAGE.start()
 _now: list[str] = [""]
 _sql: dict[str, set[str]] = defaultdict(set)
 _seconds: dict[str, float] = {}
+_failed: set[str] = set()
 
 
 def _watch_the_sql() -> None:
@@ -38,13 +39,13 @@ def _watch_the_sql() -> None:
         _sql[f"{module}.{name}"].add(_now[0])
         return query(module, name)
 
-    def read_first(admin: str, name: str) -> None:
-        url = database.with_database(admin, name)
+    def read_first(admin_url: str, name: str) -> None:
+        url = database.with_database(admin_url, name)
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("SELECT pg_stat_force_next_flush()")
             for (function,) in connection.execute("SELECT funcname FROM pg_stat_user_functions"):
                 _sql[function].add(_now[0])
-        drop(admin, name)
+        drop(admin_url, name)
 
     queries.query = noted  # type: ignore[assignment]
     database.drop_database = read_first
@@ -64,6 +65,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Any:
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Add up set-up, call and tear-down."""
     _seconds[report.nodeid] = _seconds.get(report.nodeid, 0.0) + report.duration
+    if report.failed:
+        _failed.add(report.nodeid)
 
 
 def pytest_sessionfinish() -> None:
@@ -73,5 +76,6 @@ def pytest_sessionfinish() -> None:
     for file in data.measured_files():
         name = str(Path(file).relative_to(_ROOT))
         lines[name] = {str(k): sorted(v) for k, v in data.contexts_by_lineno(file).items()}
-    notes = {"lines": lines, "sql": {k: sorted(v) for k, v in _sql.items()}, "seconds": _seconds}
+    sql = {k: sorted(v) for k, v in _sql.items()}
+    notes = {"lines": lines, "sql": sql, "seconds": _seconds, "failed": sorted(_failed)}
     Path(os.environ["MUTANTS_RECORD"]).write_text(json.dumps(notes))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 HOME = ROOT / ".mutants"
 SURVIVORS = Path(__file__).with_name("survivors.toml")
 FIGURES = Path(__file__).with_name("figures.json")
-FIRST = 12
+FLAKY = 3  # tests with a clock may fail on a busy machine; more than these mean a fault
 _KEPT = (".git", ".venv", ".mutants", "__pycache__", ".hypothesis", ".mypy_cache", ".ruff_cache")
 
 State = dict[str, dict[str, Any]]
@@ -103,10 +103,13 @@ def _recorded(server: str, files: list[str]) -> dict[str, Any]:
         capture_output=True,
         text=True,
     )
-    if done.returncode:
+    notes: dict[str, Any] = json.loads((HOME / "notes.new").read_text())
+    if done.returncode not in (0, 1) or len(notes["failed"]) > FLAKY:
         raise SystemExit(f"the tests must be green before any mutant:\n{done.stdout[-3000:]}")
+    for test in notes["failed"]:
+        print(f"fails without a mutant, so it judges none: {test}", flush=True)
     shutil.rmtree(tree)
-    return json.loads((HOME / "notes.new").read_text())  # type: ignore[no-any-return]
+    return notes
 
 
 def _forget(kept: dict[str, Any], files: set[str]) -> None:
@@ -117,12 +120,13 @@ def _forget(kept: dict[str, Any], files: set[str]) -> None:
 
 
 def _merge(kept: dict[str, Any], new: dict[str, Any]) -> None:
-    kept["seconds"].update(new["seconds"])
+    failed = set(new["failed"])
+    kept["seconds"].update({t: s for t, s in new["seconds"].items() if t not in failed})
     pairs = [(kept["sql"], new["sql"])]
     pairs += [(kept["lines"].setdefault(f, {}), lines) for f, lines in new["lines"].items()]
     for old, found in pairs:
         for name, tests in found.items():
-            old[name] = sorted({*old.get(name, []), *tests})
+            old[name] = sorted({*old.get(name, []), *tests} - failed)
 
 
 class Tree:
@@ -142,8 +146,10 @@ class Tree:
         for stale in target.parent.glob(f"__pycache__/{target.stem}.*"):
             stale.unlink()
         try:
-            base = self._base
-            if "/migrations/" in mutant.file and not (base := self._migrated()):
+            base: str | None = self._base
+            if "/migrations/" in mutant.file:
+                base = self._migrated()
+            if not base:
                 return {"verdict": "invalid", "test": "", "ran": 0}
             return self._in_two_parts(tests, seconds, base)
         finally:
@@ -159,7 +165,9 @@ class Tree:
 
     def _in_two_parts(self, tests: list[str], seconds: float, base: str) -> dict[str, Any]:
         ran = 0
-        for part in (tests[:FIRST], tests[FIRST:]):
+        best = tests[0].split("::")[0] if tests else ""
+        first = [t for t in tests if t.startswith(best + "::")]  # one file is loaded quickly
+        for part in (first, [t for t in tests if t not in set(first)]):
             if not part:
                 continue
             found = self._ask({"tests": part, "seconds": seconds, "base": base})
@@ -211,6 +219,9 @@ class Campaign:
         self.state: State = load("results.json")
         self._again = again
         self._killers: dict[str, Counter[str]] = {}
+        for old in self.state.values():  # what killed neighbours is likely to kill again
+            if old["verdict"] == "killed":
+                self._killers.setdefault(old["file"], Counter())[old["test"]] += 1
         self._faults: list[BaseException] = []
 
     def waiting(self, file: str) -> list[Mutant]:
@@ -249,7 +260,7 @@ class Campaign:
             began = time.monotonic()
             try:
                 found = tree.judge(mutant, tests, 30 + 5 * spent)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - raised by the main thread
                 self._faults.append(error)
                 return
             self._keep(mutant, found, round(time.monotonic() - began, 1))
@@ -258,13 +269,23 @@ class Campaign:
         seconds, killers = self._notes["seconds"], self._killers.get(mutant.file, Counter())
         reached = targets.reached_by(mutant, self._notes)
         last = "test_catalogue"  # it only compares lists: behaviour is asked first
-        return sorted(reached, key=lambda t: (last in t, -killers[t], seconds.get(t, 9.0), t))
+        files = Counter[str]()
+        for test, kills in killers.items():
+            files[test.split("::")[0]] += kills
+
+        def weight(test: str) -> tuple[bool, int, int, int, float, str]:
+            file = test.split("::", maxsplit=1)[0]
+            likely = [*targets.LIKELY, file].index(file)
+            return last in test, -files[file], likely, -killers[test], seconds.get(test, 9.0), test
+
+        return sorted(reached, key=weight)
 
     def _keep(self, mutant: Mutant, found: dict[str, Any], seconds: float) -> None:
         with self._lock:
             self._killers.setdefault(mutant.file, Counter())[found["test"]] += 1
             self.state[mutant.id] = {
                 **found,
+                "file": mutant.file,
                 "seconds": seconds,
                 "of": digest(ROOT / mutant.file),
                 "tests": self._notes["of"],
@@ -287,7 +308,9 @@ def serve(files: list[str], *, jobs: int, limit: int, again: bool) -> State:
         campaign, base = Campaign(notes, again=again), make_template(server)
         trees: list[Tree] = []
         for file in files:
-            mutants = campaign.waiting(file)[: limit or None]
+            mutants = campaign.waiting(file)
+            if limit and len(mutants) > limit:  # evenly over the file
+                mutants = [mutants[at * len(mutants) // limit] for at in range(limit)]
             print(f"{file}: {len(mutants)} to judge", flush=True)
             if mutants and not trees:
                 trees = [Tree(f"tree-{n}", server, base) for n in range(jobs)]

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 _PARAM = re.compile(r"%\((\w+)\)s")
 _OPENING, _CLOSING = {"(", "[", "CASE"}, {")", "]", "END"}
 _BEFORE = {
-    "WHERE", "ON", "IF", "ELSIF", "WHEN", "HAVING", "RETURN", "CHECK", "SELECT", "THEN", "ELSE", ":=",
+    "WHERE", "ON", "IF", "ELSIF", "WHEN", "HAVING", "RETURN", "CHECK", "SELECT", "THEN",
+    "ELSE", ":=",
 }  # fmt: skip
 _AFTER = {
     "THEN", "ELSE", "GROUP", "ORDER", "HAVING", "RETURNING", "LIMIT", "FOR", "LOOP", "UNION", ";",
@@ -52,7 +53,7 @@ def tokens(text: str) -> list[Token]:
     found: list[Token] = []
     flat = text
     for body in _BODY.finditer(text):  # let the scanner read the bodies too
-        flat = f"{flat[: body.start()]}; {flat[body.start() + 2 : body.end() - 2]} ;{flat[body.end() :]}"
+        flat = f"{flat[: body.start()]}; {body[1]} ;{flat[body.end() :]}"
     flat = _NAME.sub(lambda m: ";" + " " * (len(m[0]) - 1), flat)
     flat = _PARAM.sub(lambda m: f'"p{m[1]}q"', flat)
     depth, stack = 0, list[str]()
@@ -92,8 +93,8 @@ def parses(text: str) -> bool:
     plain = _NAME.sub(";", _PARAM.sub("NULL", text)).replace("%%", "%")
     try:
         for statement in parse_sql(plain):
-            end = statement.stmt_location + (statement.stmt_len or len(plain))
-            one = plain[statement.stmt_location : end]
+            start, length = int(statement.stmt_location or 0), int(statement.stmt_len or 0)
+            one = plain[start : start + (length or len(plain))]
             if re.search(r"^\s*(--[^\n]*\n|\s)*CREATE (OR REPLACE )?FUNCTION", one):
                 parse_plpgsql(one) if "plpgsql" in one else _sql_body(one)
     except ParseError as error:
@@ -153,7 +154,7 @@ def _operands(_: str, words: Sequence[Token]) -> Iterator[Change]:
         if first == at:
             continue
         if words[first - 1].word != t.word:
-            yield words[first].start, words[at].end, ""
+            yield words[first].start, t.end, ""
 
 
 def _wheres(_: str, words: Sequence[Token]) -> Iterator[Change]:
@@ -180,7 +181,12 @@ def _locks(_: str, words: Sequence[Token]) -> Iterator[Change]:
     for at, t in enumerate(words[:-1]):
         if t.word == "FOR" and words[at + 1].word in ("UPDATE", "SHARE"):
             last = at + 1
-            while words[last + 1].word in ("OF", "SKIP", "LOCKED", "NOWAIT"):
+            while last + 1 < len(words) and words[last + 1].word in (
+                "OF",
+                "SKIP",
+                "LOCKED",
+                "NOWAIT",
+            ):
                 last += 2 if words[last + 1].word == "OF" else 1
             yield t.start, words[last].end, ""
 

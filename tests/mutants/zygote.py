@@ -70,9 +70,9 @@ def _clone_the_template(base: str) -> None:
 
     from tests.support import database
 
-    def make(admin: str) -> str:
+    def make(admin_url: str) -> str:
         name = f"{base}_{os.getpid()}"
-        with psycopg.connect(admin, autocommit=True) as connection:
+        with psycopg.connect(admin_url, autocommit=True) as connection:
             connection.execute(
                 f"CREATE DATABASE {name} TEMPLATE {base} ALLOW_CONNECTIONS false".encode()
             )
@@ -113,7 +113,7 @@ def _run(task: dict[str, Any]) -> dict[str, Any]:
     if pid == 0:
         try:
             _child(task, answer)
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - the log tells
             traceback.print_exc()
         finally:
             sys.stdout.flush()

@@ -31,7 +31,8 @@ SELECT 'unique index ' || pg_get_indexdef(x.indexrelid)
   FROM pg_index x JOIN pg_class t ON t.oid = x.indrelid
  WHERE t.relnamespace IN (TABLE here) AND x.indisunique
 UNION ALL
-SELECT 'trigger ' || CASE g.tgenabled WHEN 'A' THEN 'always ' ELSE '' END || pg_get_triggerdef(g.oid)
+SELECT 'trigger ' || CASE g.tgenabled WHEN 'A' THEN 'always ' ELSE '' END
+       || pg_get_triggerdef(g.oid)
   FROM pg_trigger g JOIN pg_class t ON t.oid = g.tgrelid
  WHERE t.relnamespace IN (TABLE here) AND NOT g.tgisinternal AND g.tgenabled <> 'D'
 UNION ALL

@@ -324,7 +324,7 @@ def test_a_lost_dispute_is_told_once() -> None:
 
 
 def test_a_payment_under_an_earlier_requests_reference_is_ours() -> None:
-    """P9, P18: a row that another identity asked for first has two references, and both are ours."""
+    """P9, P18: a row first asked for by another identity has two references, and both are ours."""
     before = closed(2, CloseReason.PROVIDER_DECLINED, reference=ELSEWHERE)
     found = the_fact(at(request(3), before), pay("p7", reference=ELSEWHERE))
     assert (found.kind, found.own_request_id) == (FactKind.COLLECTED, None)

@@ -233,7 +233,7 @@ def contract(caps: Mapping[str, Any]) -> RailContract:
         bound_declared=_declared(bound),
         lag_declared=_declared(lag) or kind is LookupKind.STRONG,
         list_by_mandate=caps.get("list_by_mandate") is True,
-        lists_by_time=True,
+        lists_by_time=kind is not LookupKind.NONE,  # a rail without lookup lists nothing
         prepared_objects=False,  # this adapter charges by key; it does not drive payment objects
         represents=caps.get("represents", False) is not False,
         refunds=caps.get("refunds") is True,

@@ -18,6 +18,7 @@ from uuid import UUID
 import psycopg
 from psycopg.rows import dict_row
 
+from collections_engine.domain.outcome import BY_HAND
 from collections_engine.domain.request import parse_reference
 
 Json = Mapping[str, Any]
@@ -137,13 +138,14 @@ def _every_movement_is_booked(b: _Books) -> Iterator[Breach]:
 
 
 def _no_credit_without_movement(b: _Books) -> Iterator[Breach]:
-    """I3: each collect in our ledger is a movement of the gateway's, with its amount."""
+    """I3: each collect in our ledger is a movement of the gateway's, or a person's receipt."""
     moved = {
         (m["payment_id"], m["amount"], m["currency"]) for m in b.movements if m["type"] == "collect"
     }
     for t in b.ledger:
         fact = (t["external_movement_id"], t["amount"], t["currency"])
-        if t["movement"] == "collect" and fact not in moved:
+        told = t["provider_account"] == BY_HAND and t["source"] == "person"
+        if t["movement"] == "collect" and not told and fact not in moved:
             yield (
                 "I3",
                 t["instalment_id"],

@@ -1,0 +1,1 @@
+"""The seeded simulation: the real steps in every order, under every fault, judged by both books."""

@@ -1,0 +1,342 @@
+"""What a schedule may never show, beside `tests/support/invariants.py`.
+
+The invariants there compare both books whenever they are asked. Here stands what is only visible
+at the moment: what stood in the tables when a permit was given (P4), what the gateway's books had
+shown to a worker that then sent all the same (P9), and, at the end, what the rows must owe by the
+gateway's books alone (P15). Nothing here calls the engine's own guards: each rule is said again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from collections_engine.domain.claim import PermitAsk
+from collections_engine.domain.gateway import Lookup, LookupQuestion
+from collections_engine.simulator.records import Payment
+from tests.simulation.rails import BLIND, LIES, RAILS
+from tests.simulation.scheduler import Actor
+from tests.simulation.wire import Rail
+from tests.support import invariants, rows
+
+if TYPE_CHECKING:
+    from tests.simulation.story import Story
+
+MICROS = 1_000_000
+
+
+class Breach(AssertionError):
+    """A rule is broken; the text begins with its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What stood in the tables right before a permit's statement ran."""
+
+    row: dict[str, Any]
+    request: dict[str, Any]
+    paused: bool
+    mandate: str
+    others_open: int
+    unprocessed: int
+    known: bool
+
+
+class Judge:
+    """Watches one seed."""
+
+    def __init__(self, story: Story) -> None:
+        self._story = story
+        self._ask = story.stage.ask
+        self.owed_again: set[UUID] = set()
+        """Rows of which a person has said that refunded money is owed again."""
+        self.conflicts: list[tuple[str, str, int]] = []
+        """(account, payment, amount) that was told with another amount than is booked."""
+
+    # ------------------------------------------------------------ permits
+
+    @contextmanager
+    def watching(self, actor: Actor) -> Iterator[None]:
+        """Judge the step that runs inside, if it is a permit."""
+        ask = actor.notes["asked"][0] if actor.step == "permit" else None
+        if not isinstance(ask, PermitAsk):
+            yield
+            return
+        before = self._before(ask)
+        yield
+        if not before.known and self._given(ask.permit_id):
+            for why in self._wrong(actor, ask, before):
+                self._story.breach(f"P4: attempt {ask.claim.request.attempt} of"
+                    f" {ask.claim.external_ref} was permitted although {why}")
+
+    def _given(self, permit: UUID) -> bool:
+        return bool(self._ask("SELECT 1 FROM permits WHERE permit_id = %s", permit))
+
+    def _before(self, ask: PermitAsk) -> _Before:
+        (row,) = self._ask("SELECT * FROM instalments WHERE id = %s", ask.claim.instalment_id)
+        (request,) = self._ask(
+            "SELECT r.*, m.status AS mandate, (SELECT bool_or(paused) FROM engine_control WHERE"
+            " scope IN ('*', %s)) AS paused, (SELECT count(*) FROM payment_requests o WHERE"
+            " o.instalment_id = r.instalment_id AND o.id <> r.id AND o.state IN"
+            " ('recorded', 'sending', 'accepted')) AS others_open,"
+            " (SELECT count(*) FROM permits p WHERE p.request_id = r.id AND NOT EXISTS (SELECT"
+            " FROM gateway_answers g WHERE g.permit_id = p.permit_id AND g.kind IN"
+            " ('not_processed', 'not_sent', 'unauthorised'))) AS unprocessed"
+            " FROM payment_requests r JOIN instalments i ON i.id = r.instalment_id"
+            " JOIN mandates m ON m.mandate_ref = i.mandate_ref WHERE r.id = %s",
+            row["provider_account"],
+            ask.claim.request.id,
+        )
+        return _Before(
+            row,
+            request,
+            bool(request["paused"]),
+            request["mandate"],
+            request["others_open"],
+            request["unprocessed"],
+            self._given(ask.permit_id),
+        )
+
+    def _wrong(self, actor: Actor, ask: PermitAsk, b: _Before) -> Iterator[str]:
+        i, r, now = b.row, b.request, self._story.time.now
+        seen: datetime | None = actor.notes.get("looked_at")
+        checks = {
+            "the row was not in flight under it": (i["status"], i["claimed_by"])
+            != ("in_flight", r["id"]),
+            "another claim held the row": i["claim_token"] != ask.claim.token,
+            "its lease was over": i["lease_until"] is None or i["lease_until"] <= now,
+            "facts had come in since the claim": i["facts_seen"] != ask.claim.facts_seen,
+            "the row was under review": i["review_reason"] is not None,
+            "the row was on hold": i["on_hold"],
+            "a chargeback was open": i["has_open_chargeback"],
+            "charging was paused": b.paused,
+            "the mandate was not active": b.mandate != "active",
+            "it was not what is owed": (i["outstanding_amount"], i["currency"], i["mandate_ref"])
+            != (r["amount"], r["currency"], r["mandate_ref"]),
+            "another request was open": b.others_open > 0,
+            "nobody had looked since the claim": seen is None or seen < ask.claim.now,
+        }
+        yield from (why for why, broken in checks.items() if broken)
+        if r["sendings"] > 0:
+            yield from self._wrong_again(actor, r, b, now)
+
+    def _wrong_again(
+        self, actor: Actor, r: dict[str, Any], b: _Before, now: datetime
+    ) -> Iterator[str]:
+        kind = self._story.kinds[r["provider_account"]]
+        if b.unprocessed > 0 and not (
+            key_replays(kind) and now - r["sent_at"] < key_life(kind)
+        ):
+            yield "its key no longer protects a second sending"
+        if r["sendings"] >= 5:
+            yield "it was sent five times"
+        date: datetime | None = actor.notes.get(("provider_time", r["provider_account"]))
+        if date is None or abs((date - now).total_seconds()) > 120:
+            yield "the gateway's clock and ours did not agree"
+
+    # ------------------------------------------------------------ what the gateway had shown
+
+    def at_lookup(
+        self, actor: Actor, account: str, question: LookupQuestion, found: Lookup | None
+    ) -> None:
+        """A lookup begins, or has ended: what a truthful rail shows at this moment."""
+        notes = actor.notes
+        if found is not None:
+            notes["provider_time", account] = found.provider_time
+        elif question.references and notes.get("looked_after") != notes.get("steps"):
+            notes["looked_after"] = notes.get("steps")  # its first account; others may follow
+            notes["lied"] = False
+            notes["looked_at"] = self._story.time.now
+            notes["visible"] = self._visible(question.references)
+
+    def _visible(self, references: tuple[str, ...]) -> list[tuple[Payment, int]]:
+        """What counts towards the row and is no longer hidden, with what it counts now."""
+        shown = []
+        for rail in self._story.rails.values():
+            world = rail.world
+            newest = world.clock.now() - world.capabilities.hidden_for_seconds * MICROS
+            for reference in references:
+                shown += [(p, counts(p)) for p in rail.payments(reference) if p.created_at <= newest]
+        return shown
+
+    def lied_to(self, actor: Actor, kind: str) -> None:
+        """This lookup was spoilt in a way that nobody can notice."""
+        actor.notes["lied"] = actor.notes.get("lied", False) or kind in LIES
+
+    def before_post(self, actor: Actor, rail: Rail, body: bytes) -> None:
+        """A charge leaves: nothing that its lookup could see has paid for it already."""
+        order = json.loads(body)
+        row = self._story.by_reference.get(order["reference"])
+        if row is None:
+            self._story.breach(f"P5: a charge under {order['reference']}, which is no row's")
+            return
+        if actor.notes.get("lied") or self._story.kinds[rail.name] in BLIND:
+            return
+        own = order["metadata"]["request_id"]
+        before = sum(
+            now
+            for p, now in actor.notes.get("visible", [])
+            if p.currency == row.currency
+            and p.mandate in self._story.mandates
+            and p.metadata.get("request_id") != own
+        )
+        if row.id not in self.owed_again and before + order["amount"] > row.amount_minor:
+            self._story.breach(
+                f"P9: {row.external_ref} is charged {order['amount']} although {before} of"
+                f" {row.amount_minor} was there to be seen"
+            )
+
+    # ------------------------------------------------------------ at any time, and at the end
+
+    def check(self, *, final: bool = False) -> None:
+        """All invariants that must hold now."""
+        books: dict[str, Any] = {"movements": [], "requests": []}
+        for rail in self._story.rails.values():
+            for name, lines in rail.books().items():
+                books[name] += lines
+        self._compare(books, final=final)
+        for why in [*self._closed_wrongly(), *self._told_and_lost()]:
+            raise Breach("\n".join([why, *self._story.history()]))
+        if final:
+            for why in [*self._owes_wrongly(), *self._stranded()]:
+                raise Breach("\n".join([why, *self._story.history()]))
+
+    def _compare(self, books: dict[str, Any], *, final: bool) -> None:
+        """The shared invariants; money that came past every request is looked for at the end."""
+        both = invariants._Books(self._story.stage.judge, books)
+        over = {  # what came and went before anybody asked: the provider shows a decline, no more
+            p.id
+            for rail in self._story.rails.values()
+            for p in rail.world.books.payments
+            if p.status == "declined"
+        }
+        found = []
+        for one in invariants._CHECKS:
+            every = both.movements
+            if one is invariants._every_movement_is_booked and not final:
+                both.movements = [m for m in every if m["request_id"] is not None]
+            if one is invariants._every_movement_is_booked:
+                both.movements = [m for m in both.movements if m["payment_id"] not in over]
+            found += list(one(both))
+            both.movements = every
+        found += list(invariants._nothing_open(both)) if final else []
+        if found:
+            lines = [f"{name}: {text}" for name, _, text in found]
+            raise Breach("\n".join([*lines, *self._story.history()]))
+
+    def _closed_wrongly(self) -> Iterator[str]:
+        """P7, P17: ends that only hold under conditions."""
+        for r in self._ask(
+            "SELECT r.*, v.proposed_by, v.approved_by FROM payment_requests r LEFT JOIN verdicts v"
+            " ON v.request_id = r.id AND v.approved_at IS NOT NULL WHERE r.state = 'declined'"
+        ):
+            if r["close_reason"] == "refused_invalid" and r["sendings"] != 1:
+                yield f"P7: a refusal counted for request {r['id']}, sent {r['sendings']} times"
+            if r["close_reason"] != "verdict_not_collected":
+                continue
+            kind = self._story.kinds[r["provider_account"]]
+            wait, declared = hidden_for(kind)
+            if r["closed_at"] < r["permit_until"] + wait:
+                yield f"P17: a verdict on request {r['id']} before its sending was over"
+            if r["approved_by"] is None or (not declared and r["approved_by"] == r["proposed_by"]):
+                yield f"P17: one person alone gave the verdict on request {r['id']}"
+        for i in self._ask(
+            "SELECT i.external_ref, i.attempt, r.attempt AS closed, r.state FROM instalments i JOIN"
+            " payment_requests r ON r.instalment_id = i.id AND r.attempt >= i.attempt WHERE"
+            " r.state IN ('declined', 'void')"
+        ):
+            yield f"P14: {i['external_ref']} is at attempt {i['attempt']}, {i['closed']} is over"
+
+    def _told_and_lost(self) -> Iterator[str]:
+        """P15: the same payment told with another amount is kept and shown."""
+        kept = {
+            (c["provider_account"], c["external_movement_id"], c["reported"]["amount"])
+            for c in self._ask("SELECT * FROM fact_conflicts")
+        }
+        for account, payment, amount in self.conflicts:
+            if (account, payment, amount) not in kept:
+                yield f"P15: payment {payment} was told with {amount}, and nobody will hear of it"
+
+    def _owes_wrongly(self) -> Iterator[str]:
+        """P15: what a row owes follows from the gateway's books and what persons have told."""
+        cash: defaultdict[UUID, int] = defaultdict(int)
+        again: defaultdict[UUID, int] = defaultdict(int)
+        for t in self._ask(
+            "SELECT t.instalment_id, t.movement, t.provider_account, t.amount, t.applied, b.counted"
+            " FROM ledger_transactions t LEFT JOIN payment_books b USING (provider_account,"
+            " payment_id, instalment_id) WHERE t.instalment_id IS NOT NULL"
+        ):
+            if t["movement"] == "collect" and t["provider_account"] == "by_hand":
+                cash[t["instalment_id"]] += t["counted"]
+            if t["movement"] == "refund" and t["provider_account"] != "by_hand":
+                again[t["instalment_id"]] += t["applied"]
+        for row in self._story.rows:
+            state = rows.state(self._story.stage.judge, row)
+            paid = [p for rail in self._story.rails.values() for p in rail.payments(row.reference)]
+            if again[row.id] and row.id not in self.owed_again:
+                yield f"P15: a refund of {row.external_ref} is owed again, and nobody said so"
+            strange = any(
+                p.currency != row.currency or p.mandate not in self._story.mandates for p in paid
+            )
+            unheard = state["claimed_by"] is not None and (
+                self._story.kinds[row.provider_account] in BLIND
+            )
+            if state["status"] == "cancelled" or strange or unheard:
+                continue
+            counted = sum(counts(p) for p in paid) + cash[row.id] - again[row.id]
+            owes = max(0, row.amount_minor - counted)
+            if state["outstanding_amount"] != owes:
+                yield (
+                    f"P15: {row.external_ref} owes {state['outstanding_amount']}, by the gateway's"
+                    f" books {owes}"
+                )
+
+    def _stranded(self) -> Iterator[str]:
+        """I13: final, or a person sees it; on a keyed rail with no such excuse, final."""
+        for row in self._story.rows:
+            state = rows.state(self._story.stage.judge, row)
+            reason = state["review_reason"]
+            if reason is None and state["status"] not in ("paid", "failed", "cancelled"):
+                yield f"I13: {row.external_ref} is still {state['status']}, and nobody looks"
+            if reason is not None and reason not in self._story.excused(row, state):
+                yield f"I13: {row.external_ref} needs a person on a keyed rail: {reason}"
+
+
+def counts(p: Payment) -> int:
+    """What a payment counts towards what is owed, by the gateway's own books."""
+    if p.status == "pending":
+        return 0
+    if p.status == "collected":
+        return p.amount
+    return p.refunded_amount if p.decline_code == "dispute_lost" else 0
+
+
+def key_replays(kind: str) -> bool:
+    """Whether a second sending under the key is answered, not executed, whatever came first."""
+    declared = RAILS[kind]
+    return declared.get("keys", "replay") == "replay" and declared.get("replays_5xx", True)
+
+
+def key_life(kind: str) -> timedelta:
+    """How long after the first sending the key may be used again (P4)."""
+    declared = RAILS[kind]
+    retention = timedelta(seconds=declared.get("key_retention_seconds", 86_400))
+    bound = timedelta(seconds=300)
+    if kind in ("minimal", "replay-no-bound"):
+        bound = retention / 2
+    return retention - rows.LIMITS.lease - rows.LIMITS.deadline - bound
+
+
+def hidden_for(kind: str) -> tuple[timedelta, bool]:
+    """How long after a permit's end its sending may still appear; and whether that is declared."""
+    declared = RAILS[kind]
+    if kind in ("minimal", "replay-no-bound"):
+        return timedelta(hours=24), False
+    lag = declared.get("lookup_lag_seconds", 0)
+    return timedelta(seconds=300 + lag), declared.get("lookup") != "none"

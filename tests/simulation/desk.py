@@ -221,6 +221,13 @@ def _unflag(story: Story, actor: Actor, row: Row) -> None:
     _write(story, actor, row, "has_open_chargeback = other_dispute_open(id)")
 
 
+def _move(story: Story, actor: Actor, row: Row) -> None:
+    """The next import names another provider account for a row that is due."""
+    other = next((a for a in story.rails if a != row.provider_account), row.provider_account)
+    statement = "UPDATE instalments SET provider_account = %s WHERE id = %s AND status = 'due'"
+    Lent(story, actor).run(lambda c: c.execute(statement.encode(), (other, row.id)))
+
+
 def _write(story: Story, actor: Actor, row: Row, change: str) -> None:
     statement = f"UPDATE instalments SET {change} WHERE id = %s AND status <> 'cancelled'"
     Lent(story, actor).run(lambda c: c.execute(statement.encode(), (row.id,)))
@@ -339,6 +346,7 @@ SWITCHES: list[tuple[Event, int]] = [
     (_at_the_desk(_reopen), 2),
     (_at_the_desk(_flag), 2),
     (_at_the_desk(_unflag), 2),
+    (_at_the_desk(_move), 1),
 ]
 FACTS: list[tuple[Event, int]] = [
     (_at_the_desk(_cash), 2),

@@ -54,6 +54,14 @@ def settle(story: Story) -> None:
             act(story, rail, payment, "decline", decline_code=code)
 
 
+def represent(story: Story) -> None:
+    """Where the rail may, it presents a declined payment again."""
+    declined = [(r, p) for r, p in payments(story) if p.status == "declined"]
+    if declined:
+        rail, payment = story.choices.one(declined)
+        act(story, rail, payment, "represent")
+
+
 def reverse(story: Story) -> None:
     """Money that was collected goes again."""
     moved = [(r, p) for r, p in payments(story) if p.status == "collected"]
@@ -117,5 +125,5 @@ def calm(story: Story) -> None:
         story.stage.judge.execute(statement.encode())
 
 
-BANK: list[tuple[Event, int]] = [(settle, 5), (reverse, 3)]
+BANK: list[tuple[Event, int]] = [(settle, 5), (reverse, 3), (represent, 1)]
 BY_HAND: list[tuple[Event, int]] = [(by_hand, 3), (skew, 1)]

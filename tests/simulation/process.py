@@ -134,7 +134,7 @@ def context(story: Story, actor: Actor) -> Context:
     """What the use cases take, for one actor; its business date is the day it started."""
     source = Lent(story, actor)
     day = story.time.day
-    line = Line(actor, story.judge.before_post, story.judge.at_lookup)
+    line = Line(actor, story.judge.before_post, story.judge.sent, story.judge.at_lookup)
     gateways = {name: Gateway(rail, line) for name, rail in story.rails.items()}
     steps = Steps(source, StepSettings(day, LIMITS.lease, LIMITS.permit, {}))
     return Context(

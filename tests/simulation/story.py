@@ -32,8 +32,12 @@ from tests.support.rows import Row
 
 MOST_ACTORS = 3
 MOST_ROWS = 4
+PASSES = (200.0, 6 * 3600.0 + 200.0, 4 * 86_400.0)
+"""Seconds between the passes of the liveness phase: past a lease, past a look that a person has put
+off (6 hours), past the next collect date of a soft decline."""
 BY_EVIDENCE = frozenset(
-    {"misfit_payment", "smaller_payment", "fact_conflict", "refused_invalid", "field_mismatch"}
+    {"misfit_payment", "smaller_payment", "fact_conflict", "refused_invalid", "field_mismatch",
+     "not_owed"}
 )
 """Reviews that no number of passes ends: what the gateway's books say needs a person."""
 
@@ -92,7 +96,7 @@ class Story:
         self.kinds = {
             account: c.one(list(RAILS)) for account in ("east", "west")[: 1 + c.chance(0.3)]
         }
-        self.rails = {a: Rail(a, f"{name}-{a}", RAILS[k]) for a, k in self.kinds.items()}
+        self.rails = {a: Rail(a, name, RAILS[k]) for a, k in self.kinds.items()}
         self.stage.wipe()
         self.name = name
         self.rows: list[Row] = []
@@ -330,7 +334,7 @@ class Story:
         desk.statement(self)
         self._finish()
         self._remember()
-        for wait in (200.0, 200.0, 4 * 86_400.0):
+        for wait in PASSES:
             self.set_time(self.time.elapsed + wait)
             desk.worker(self)
             self._finish()
@@ -350,7 +354,7 @@ class Story:
             "SELECT * FROM payment_requests WHERE state = 'sending' AND sendings > 0"
         ):
             kind = self.kinds[r["provider_account"]]
-            over = self.time.now + timedelta(seconds=410) >= r["sent_at"] + key_life(kind)
+            over = self.time.now + timedelta(seconds=sum(PASSES[:2]) + 10) >= r["sent_at"] + key_life(kind)
             if over or r["sendings"] >= 4:
                 self._late.add(r["instalment_id"])
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, cast
 
 from collections_engine.domain.gateway import GatewayUnreachable, Lookup, LookupQuestion
@@ -107,12 +108,14 @@ class _Socket:
         self.half = False
         self.silent = False
         self.usable = True
+        self.written: Callable[[], None] = lambda: None
 
     def settimeout(self, _seconds: float) -> None:
         """No time passes."""
 
     def sendall(self, data: bytes) -> None:
         """Hand the bytes over; `half`: the connection breaks in their middle."""
+        self.written()
         if self.half:
             self._server.data_received(data[: len(data) // 2])
             raise ConnectionResetError("cut in the middle of the request")
@@ -179,6 +182,7 @@ class Connection(HttpConnection):
             self._line.before_post(actor, rail, body or b"")
         sock = cast("_Socket | None", self._sock)
         if sock is not None:
+            sock.written = partial(self._line.sent, (headers or {}).get("Idempotency-Key"))
             sock.half = verdict.kind == "half"
             sock.silent = verdict.kind == "timeout"
         try:
@@ -197,6 +201,7 @@ class Line:
 
     actor: Actor
     before_post: Callable[[Actor, Rail, bytes], None]
+    sent: Callable[[str | None], None]
     at_lookup: Callable[[Actor, str, LookupQuestion, Lookup | None], None]
 
 
@@ -239,7 +244,7 @@ def quiet_line() -> Line:
             return Verdict()
 
     nobody = _Nobody("nobody", lambda _: None, cast("Any", None))
-    return Line(nobody, lambda *_: None, lambda *_: None)
+    return Line(nobody, lambda *_: None, lambda *_: None, lambda *_: None)
 
 
 __all__ = ["DEADLINE_SECONDS", "Connection", "Gateway", "Line", "Rail", "quiet_line"]

@@ -10,7 +10,7 @@ PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test check format bench prove prove-model mutants soak lock clean
+.PHONY: help venv demo test check format bench prove prove-teeth prove-model mutants soak lock clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -40,6 +40,10 @@ bench: $(STAMP) ## measure, and compare with the figures that are kept
 
 prove: $(STAMP) ## the whole crash matrix and simulation (long; `make test` runs a sample)
 	$(BIN)/python -m tests.matrix.run $(ARGS)
+	$(BIN)/python -m tests.simulation.run --seeds 0:2000
+
+prove-teeth: $(STAMP) ## look for every planted protocol bug (resumes; ARGS=--again starts over)
+	$(BIN)/python -m tests.simulation.teeth $(ARGS)
 
 soak: $(STAMP) ## ten minutes of everything at once, judged from both books (ARGS="--minutes 1")
 	$(BIN)/python -m tests.soak.run $(ARGS)

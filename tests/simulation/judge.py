@@ -364,8 +364,6 @@ class Judge:
             unheard = state["claimed_by"] is not None and (
                 self._story.kinds[row.provider_account] in BLIND
             )
-            # Refunded, then lost in a dispute, before anybody asked: see README, "not covered".
-            strange |= any(p.decline_code == "dispute_lost" and p.refunded_amount for p in paid)
             if state["status"] == "cancelled" or strange or unheard:
                 continue
             counted = sum(counts(p) for p in paid if p.id in booked or p.status == "collected")

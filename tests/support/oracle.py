@@ -216,7 +216,8 @@ def to_book(s: Situation, p: ProviderPayment) -> bool:
         return b.collected_minor is None or p.refunded_minor > b.refunded_minor or dispute
     if p.status is DECLINED and b.collected_minor is not None:
         lost = p.disputed or p.decline_code == "dispute_lost"
-        return not b.dispute_lost if lost else left(b) > 0
+        ended = not b.dispute_lost if lost else left(b) > 0 or b.dispute_open
+        return ended or p.refunded_minor > b.refunded_minor
     return False
 
 

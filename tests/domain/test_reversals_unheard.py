@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from collections_engine.domain.outcome import FactKind
 from collections_engine.domain.reconcile import unbooked
 from tests.support import oracle
 
 
-def kinds(booked: dict[str, object], **shown: object) -> list[FactKind]:
+def kinds(booked: dict[str, Any], **shown: Any) -> list[FactKind]:
     """The facts that one payment of a collected request still brings."""
     own = oracle.request(3)
     payment = oracle.pay("p", own, status=oracle.DECLINED, **shown)
@@ -17,14 +19,14 @@ def kinds(booked: dict[str, object], **shown: object) -> list[FactKind]:
 
 def test_a_late_failure_is_booked_although_a_dispute_stands_open_in_our_books() -> None:
     """Its end was never told: the money is gone all the same, and owed again (P9, P15)."""
-    booked: dict[str, object] = {"dispute_open": True, "disputed_minor": oracle.AMOUNT}
+    booked: dict[str, Any] = {"dispute_open": True, "disputed_minor": oracle.AMOUNT}
     assert kinds(booked, decline_code="failed_late") == [FactKind.FAILED_LATE]
     assert kinds({"failed_minor": oracle.AMOUNT}, decline_code="failed_late") == []
 
 
 def test_a_refund_is_booked_before_the_dispute_that_was_lost_after_it() -> None:
     """What was given back was not lost in the dispute, so it is not owed again (P15)."""
-    shown: dict[str, object] = {
+    shown: dict[str, Any] = {
         "decline_code": "dispute_lost", "disputed": True, "refunded_minor": oracle.AMOUNT,
     }  # fmt: skip
     assert kinds({}, **shown) == [FactKind.REFUNDED, FactKind.DISPUTE_LOST]

@@ -1,5 +1,6 @@
 """Planted bugs of looking, deciding, settling and of the desk (P2, P3, P9-P17)."""
 
+# ruff: noqa: E501 - a planted text is shown as it stands in its place
 from __future__ import annotations
 
 from collections_engine.domain import reconcile

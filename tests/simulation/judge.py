@@ -173,13 +173,11 @@ class Judge:
         self, actor: Actor, r: dict[str, Any], b: _Before, now: datetime
     ) -> Iterator[str]:
         kind = self._story.kinds[r["provider_account"]]
-        if b.unprocessed > 0 and not (
-            key_replays(kind) and now - r["sent_at"] < key_life(kind)
-        ):
+        if b.unprocessed > 0 and not (key_replays(kind) and now - r["sent_at"] < key_life(kind)):
             yield "its key no longer protects a second sending"
         if r["sendings"] >= 5:
             yield "it was sent five times"
-        date: datetime | None = actor.notes.get(("provider_time", r["provider_account"]))
+        date: datetime | None = actor.notes.get(f"time of {r['provider_account']}")
         if date is None or abs((date - now).total_seconds()) > 120:
             yield "the gateway's clock and ours did not agree"
 
@@ -191,7 +189,7 @@ class Judge:
         """A lookup begins, or has ended: what a truthful rail shows at this moment."""
         notes = actor.notes
         if found is not None:
-            notes["provider_time", account] = found.provider_time
+            notes[f"time of {account}"] = found.provider_time
         elif question.references and notes.get("looked_after") != notes.get("steps"):
             notes["looked_after"] = notes.get("steps")  # its first account; others may follow
             notes["lied"] = False
@@ -210,7 +208,7 @@ class Judge:
         return shown
 
     def lied_to(self, actor: Actor, kind: str) -> None:
-        """This lookup was spoilt in a way that nobody can notice."""
+        """A lookup was spoilt in a way that nobody can notice."""
         actor.notes["lied"] = actor.notes.get("lied", False) or kind in LIES
 
     def before_post(self, actor: Actor, rail: Rail, body: bytes) -> None:
@@ -398,7 +396,7 @@ def counts(p: Payment) -> int:
 def key_replays(kind: str) -> bool:
     """Whether a second sending under the key is answered, not executed, whatever came first."""
     declared = RAILS[kind]
-    return declared.get("keys", "replay") == "replay" and declared.get("replays_5xx", True)
+    return declared.get("keys", "replay") == "replay" and bool(declared.get("replays_5xx", True))
 
 
 def key_life(kind: str) -> timedelta:

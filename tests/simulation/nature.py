@@ -1,4 +1,4 @@
-"""What happens at the gateways without us: the bank answers, money goes back, people pay by hand."""
+"""What happens at the gateways without us: banks answer, money goes back, people pay by hand."""
 
 from __future__ import annotations
 
@@ -119,8 +119,8 @@ def calm(story: Story) -> None:
         "UPDATE engine_control SET paused = false, reason = NULL WHERE paused",
         "UPDATE instalments SET on_hold = false, hold_reason = NULL WHERE on_hold",
         "UPDATE mandates SET status = 'active' WHERE status <> 'active'",
-        "UPDATE instalments i SET has_open_chargeback = other_dispute_open(i.id)"
-        " WHERE i.has_open_chargeback AND NOT other_dispute_open(i.id)",
+        """UPDATE instalments i SET has_open_chargeback = other_dispute_open(i.id)
+            WHERE i.has_open_chargeback AND NOT other_dispute_open(i.id)""",
     ):
         story.stage.judge.execute(statement.encode())
 

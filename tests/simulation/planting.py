@@ -1,4 +1,4 @@
-"""How a bug is planted from outside: a line of a function, of a query or of the database is swapped.
+"""How a bug is planted from outside: a text of a function, a query or the database is swapped.
 
 A swap names the text that it replaces, and fails when the text is not there any more: a bug that is
 not planted is never counted as one that was looked for.

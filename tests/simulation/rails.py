@@ -34,6 +34,17 @@ KEYED = frozenset({"replay", "replay-lagging", "replay-no-bound", "minimal", "no
 """Where a sending whose fate is unknown may go out again (I13 is strict there)."""
 BLIND = frozenset({"no-lookup", "no-keys-no-lookup"})
 
+REFUSED: list[Rule] = [
+    {"kind": "rate_limited", "retry_after": 30},
+    {"kind": "unauthorized"},
+    {"kind": "forbidden"},
+    {"kind": "invalid"},
+    {"kind": "not_found"},
+    {"kind": "redirect"},
+    {"kind": "key_in_use"},
+    {"kind": "key_expired"},
+    {"kind": "parameter_mismatch"},
+]
 SOFT, HARD = "insufficient_funds", "account_closed"
 
 
@@ -53,29 +64,16 @@ def charge_rule(choices: Choices, rail: str) -> Rule | None:
         case "plain":
             return None
         case "decided":
-            return choices.one(
-                [
-                    {"kind": "pending"},
-                    {"kind": "decline", "code": SOFT},
-                    {"kind": "decline", "code": HARD},
-                ]
-            )
+            ways: list[Rule] = [
+                {"kind": "pending"},
+                {"kind": "decline", "code": SOFT},
+                {"kind": "decline", "code": HARD},
+            ]
+            return choices.one(ways)
         case "unheard":
             return _unheard(choices, rail)
         case "refused":
-            return choices.one(
-                [
-                    {"kind": "rate_limited", "retry_after": 30},
-                    {"kind": "unauthorized"},
-                    {"kind": "forbidden"},
-                    {"kind": "invalid"},
-                    {"kind": "not_found"},
-                    {"kind": "redirect"},
-                    {"kind": "key_in_use"},
-                    {"kind": "key_expired"},
-                    {"kind": "parameter_mismatch"},
-                ]
-            )
+            return choices.one(REFUSED)
         case "spoilt":
             kind = choices.one(
                 ["broken_json", "half_reply", "unknown_status", "accepted_empty", "wrong_date"]
@@ -121,7 +119,7 @@ def _taken_wrongly(name: str) -> Rule | None:
     return {"kind": "wrong_answer", "field": name, "value": values[name], "where": "books"}
 
 
-def read_rule(choices: Choices, *, lies: bool) -> Rule | None:
+def read_rule(choices: Choices, *, lies: bool) -> Rule:
     """What becomes of one lookup's question."""
     honest: list[Rule] = [
         {"kind": "status", "status": 503},

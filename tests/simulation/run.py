@@ -1,7 +1,7 @@
 """`python -m tests.simulation.run --seeds 0:2000`: many seeds, in two processes.
 
-Prints its progress, then one line of JSON. A seed that fails is shrunk and saved in --save; the exit
-code is 1.
+Prints its progress, then one line of JSON. A seed that fails is shrunk and saved in --save; the
+exit code is 1.
 """
 
 from __future__ import annotations

@@ -32,12 +32,22 @@ from tests.support.rows import Row
 
 MOST_ACTORS = 3
 MOST_ROWS = 4
+STEP_FAULTS = [("lost", 4), ("late", 2), ("never", 1), ("refused", 2), ("warned", 1), ("crash", 2),
+               ("crash_after", 3), ("interrupt", 1), ("interrupt_after", 1)]  # fmt: skip
+SEND_FAULTS = [("fault", 12), ("crash", 1), ("crash_after", 2), ("half", 1), ("frozen", 1),
+               ("interrupt_after", 1)]  # fmt: skip
 PASSES = (200.0, 6 * 3600.0 + 200.0, 4 * 86_400.0)
 """Seconds between the passes of the liveness phase: past a lease, past a look that a person has put
 off (6 hours), past the next collect date of a soft decline."""
 BY_EVIDENCE = frozenset(
-    {"misfit_payment", "smaller_payment", "fact_conflict", "refused_invalid", "field_mismatch",
-     "not_owed"}
+    {
+        "misfit_payment",
+        "smaller_payment",
+        "fact_conflict",
+        "refused_invalid",
+        "field_mismatch",
+        "not_owed",
+    }
 )
 """Reviews that no number of passes ends: what the gateway's books say needs a person."""
 
@@ -238,9 +248,7 @@ class Story:
                 return FINE
 
     def _fault_of_step(self) -> Verdict:
-        kinds = [("lost", 4), ("late", 2), ("never", 1), ("refused", 2), ("warned", 1), ("crash", 2),
-                 ("crash_after", 3), ("interrupt", 1), ("interrupt_after", 1)]  # fmt: skip
-        kind = self.choices.weighted(kinds)
+        kind = self.choices.weighted(STEP_FAULTS)
         return Verdict(kind, self.choices.one(REFUSALS) if kind == "refused" else None)
 
     def _fault_of_read(self, actor: Actor) -> Verdict:
@@ -253,17 +261,14 @@ class Story:
         return self._as_fault(rule)
 
     def _fault_of_charge(self, point: Point) -> Verdict:
-        kind = self.choices.weighted(
-            [("fault", 12), ("crash", 1), ("crash_after", 2), ("half", 1), ("frozen", 1),
-             ("interrupt_after", 1)]  # fmt: skip
-        )
+        kind = self.choices.weighted(SEND_FAULTS)
         if kind == "frozen":  # the process stands still until its deadline has passed
             self.set_time(self.time.elapsed + self.choices.one([6.0, 60.0, 200.0]))
             return Verdict("frozen")
         if kind != "fault":
             return Verdict(kind)
-        rule = charge_rule(self.choices, self.kinds[point.account])
-        return FINE if rule is None else self._as_fault(rule)
+        decided = charge_rule(self.choices, self.kinds[point.account])
+        return FINE if decided is None else self._as_fault(decided)
 
     def _as_fault(self, rule: dict[str, Any]) -> Verdict:
         if rule["kind"] != "timeout":
@@ -354,7 +359,9 @@ class Story:
             "SELECT * FROM payment_requests WHERE state = 'sending' AND sendings > 0"
         ):
             kind = self.kinds[r["provider_account"]]
-            over = self.time.now + timedelta(seconds=sum(PASSES[:2]) + 10) >= r["sent_at"] + key_life(kind)
+            over = self.time.now + timedelta(seconds=sum(PASSES[:2]) + 10) >= r[
+                "sent_at"
+            ] + key_life(kind)
             if over or r["sendings"] >= 4:
                 self._late.add(r["instalment_id"])
 
@@ -385,7 +392,15 @@ def another_row(story: Story) -> None:
 def advance(story: Story) -> None:
     """Time passes."""
     seconds = story.choices.weighted(
-        [(1.0, 3), (20.0, 3), (130.0, 8), (700.0, 4), (7 * 3600.0, 3), (86_400.0, 3), (350_000.0, 2)]
+        [
+            (1.0, 3),
+            (20.0, 3),
+            (130.0, 8),
+            (700.0, 4),
+            (7 * 3600.0, 3),
+            (86_400.0, 3),
+            (350_000.0, 2),
+        ]
     )
     story.set_time(story.time.elapsed + seconds)
     story.note(None, "time", f"+{seconds}")

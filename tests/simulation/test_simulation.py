@@ -67,9 +67,7 @@ def test_drawn_schedules_break_nothing(stage: Stage, data: st.DataObject) -> Non
 
 
 @pytest.mark.parametrize("path", REPLAYS, ids=lambda path: path.stem)
-def test_saved_schedules_stay_as_they_were_decided(
-    server: str, template: str, path: Path
-) -> None:
+def test_saved_schedules_stay_as_they_were_decided(server: str, template: str, path: Path) -> None:
     """A schedule that once broke the engine breaks nothing; with its bug planted it still does."""
     document = json.loads(path.read_text())
     made = Stage(server, template)

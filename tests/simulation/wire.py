@@ -241,6 +241,7 @@ def quiet_line() -> Line:
 
     class _Nobody(Actor):
         def at(self, kind: str, name: str = "", account: str = "") -> Verdict:
+            del kind, name, account  # nothing befalls it
             return Verdict()
 
     nobody = _Nobody("nobody", lambda _: None, cast("Any", None))

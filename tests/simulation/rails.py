@@ -52,9 +52,9 @@ def charge_rule(choices: Choices, rail: str) -> Rule | None:
     """What the gateway makes of one charge; None: collected, and said so."""
     first = choices.weighted(
         [
-            ("plain", 3),
+            ("plain", 1),
             ("decided", 4),
-            ("unheard", 5),
+            ("unheard", 6),
             ("refused", 3),
             ("spoilt", 3),
             ("wrong", 2),
@@ -66,6 +66,8 @@ def charge_rule(choices: Choices, rail: str) -> Rule | None:
         case "decided":
             ways: list[Rule] = [
                 {"kind": "pending"},
+                {"kind": "pending"},
+                {"kind": "decline", "code": SOFT},
                 {"kind": "decline", "code": SOFT},
                 {"kind": "decline", "code": HARD},
             ]
@@ -93,7 +95,7 @@ def charge_rule(choices: Choices, rail: str) -> Rule | None:
 
 def _unheard(choices: Choices, rail: str) -> Rule:
     kind = choices.one(["cut", "timeout", "status"])
-    moved = choices.weighted([("no", 3), ("yes", 3), ("late", 2)])
+    moved = choices.weighted([("no", 3), ("yes", 4), ("late", 3)])
     rule: Rule = {"kind": kind, "moved": moved, **(_result(choices) if moved != "no" else {})}
     if kind == "status":
         rule |= {"status": choices.one([503, 500, 502, 504]), "body": choices.one(["json", "html"])}

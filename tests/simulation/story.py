@@ -30,8 +30,8 @@ from tests.simulation.wire import Gateway, Rail, quiet_line
 from tests.support import invariants, rows
 from tests.support.rows import Row
 
-MOST_ACTORS = 3
-MOST_ROWS = 4
+MOST_ACTORS = 4
+MOST_ROWS = 8
 STEP_FAULTS = [("lost", 4), ("late", 2), ("never", 1), ("refused", 2), ("warned", 1), ("crash", 2),
                ("crash_after", 3), ("interrupt", 1), ("interrupt_after", 1)]  # fmt: skip
 SEND_FAULTS = [("fault", 12), ("crash", 1), ("crash_after", 2), ("half", 1), ("frozen", 1),
@@ -114,7 +114,7 @@ class Story:
         self.mandates: set[str] = set()
         for account, rail in self.rails.items():
             rail.world.settings = nature.paged(rail, c.one([100, 1]))
-            self.add_rows(account, 1 + c.chance(0.4))
+            self.add_rows(account, c.one([1, 2, 3]))
             self._bind(rail)
         self.set_time(0.0)
         self.profile = self._drawn()
@@ -138,19 +138,19 @@ class Story:
     def _drawn(self) -> Profile:
         c = self.choices
         events: list[tuple[Callable[[Story], None], int]] = [
-            (desk.worker, 9), (advance, 7), (another_row, 1)
+            (desk.worker, 9), (advance, 7), (another_row, 4)
         ]  # fmt: skip
         for group in (desk.PROCESSES, nature.BANK, nature.BY_HAND, desk.VERDICTS, desk.SWITCHES,
                       desk.FACTS, desk.HEARSAY):  # fmt: skip
             if c.chance(0.6):
                 events += group
         return Profile(
-            points=c.one([90, 160, 260]),
-            step=c.one([0.0, 0.03, 0.1, 0.2]),
+            points=c.one([120, 220, 350]),
+            step=c.one([0.0, 0.03, 0.1, 0.15]),
             read=c.one([0.0, 0.04, 0.12]),
-            charge=c.weighted([(0.0, 1), (0.5, 2), (0.8, 3), (0.97, 4)]),
-            switch=c.one([0.0, 0.15, 0.4, 0.7]),
-            event=c.one([0.08, 0.15, 0.3]),
+            charge=c.weighted([(0.0, 1), (0.5, 2), (0.8, 4), (0.97, 6)]),
+            switch=c.one([0.0, 0.3, 0.6, 0.8]),
+            event=c.one([0.1, 0.2, 0.4]),
             events=events,
         )
 

@@ -97,8 +97,8 @@ def table(known: dict[str, dict[str, Any]]) -> str:
     head = [
         "# Planted bugs, and how many seeds until each is found",
         "",
-        f"Made by `make prove-teeth`: {len(BUGS)} bugs, at most {MOST} seeds each. The column `with`",
-        "names the next layer where it would mask the bug and is removed together with it.",
+        f"Made by `make prove-teeth`: {len(BUGS)} bugs, at most {MOST} seeds each. The column",
+        "`with` names the next layer where it would mask the bug and is removed together with it.",
         "",
         "| bug | rule | why it matters | with | seeds | first breach |",
         "|---|---|---|---|---|---|",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Event = Callable[["Story"], None]
 NO_HUB: Any = None
+MOST_ROWS = 8
 
 
 def paged(rail: Rail, size: int) -> Settings:
@@ -52,6 +53,38 @@ def settle(story: Story) -> None:
         case _:
             code = story.choices.one(["insufficient_funds", "account_closed"])
             act(story, rail, payment, "decline", decline_code=code)
+
+
+def counts(p: Payment) -> int:
+    """What a payment counts towards what is owed, by the gateway's own books."""
+    if p.status == "pending":
+        return 0
+    if p.status == "collected":
+        return p.amount
+    return p.refunded_amount if p.decline_code == "dispute_lost" else 0
+
+
+def another_row(story: Story) -> None:
+    """Another instalment becomes due."""
+    if len(story.rows) < MOST_ROWS:
+        story.add_rows(story.choices.one(list(story.rails)), 1)
+
+
+def advance(story: Story) -> None:
+    """Time passes."""
+    seconds = story.choices.weighted(
+        [
+            (1.0, 3),
+            (20.0, 3),
+            (130.0, 8),
+            (700.0, 4),
+            (7 * 3600.0, 3),
+            (86_400.0, 3),
+            (350_000.0, 2),
+        ]
+    )
+    story.set_time(story.time.elapsed + seconds)
+    story.note(None, "time", f"+{seconds}")
 
 
 def represent(story: Story) -> None:

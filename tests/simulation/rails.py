@@ -8,9 +8,11 @@ request on what the lookup shows; what the rail hides from every question, nobod
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from tests.simulation.choices import Choices
+from tests.support import rows
 
 Rule = dict[str, Any]
 
@@ -148,3 +150,28 @@ def read_rule(choices: Choices, *, lies: bool) -> Rule:
 
 
 LIES = frozenset({"lag", "lost_page"})
+
+
+def key_replays(kind: str) -> bool:
+    """Whether a second sending under the key is answered, not executed, whatever came first."""
+    declared = RAILS[kind]
+    return declared.get("keys", "replay") == "replay" and bool(declared.get("replays_5xx", True))
+
+
+def key_life(kind: str) -> timedelta:
+    """How long after the first sending the key may be used again (P4)."""
+    declared = RAILS[kind]
+    retention = timedelta(seconds=declared.get("key_retention_seconds", 86_400))
+    bound = timedelta(seconds=300)
+    if kind in ("minimal", "replay-no-bound"):
+        bound = retention / 2
+    return retention - rows.LIMITS.lease - rows.LIMITS.deadline - bound
+
+
+def hidden_for(kind: str) -> tuple[timedelta, bool]:
+    """How long after a permit's end its sending may still appear; and whether that is declared."""
+    declared = RAILS[kind]
+    if kind in ("minimal", "replay-no-bound"):
+        return timedelta(hours=24), False
+    lag = declared.get("lookup_lag_seconds", 0)
+    return timedelta(seconds=300 + lag), declared.get("lookup") != "none"

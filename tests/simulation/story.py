@@ -21,9 +21,9 @@ from collections_engine.store import db
 from collections_engine.store.db import Connection
 from tests.simulation import desk, nature
 from tests.simulation.choices import Choices
-from tests.simulation.judge import Breach, Judge, key_life
+from tests.simulation.judge import Breach, Judge
 from tests.simulation.process import REFUSALS, uuid_of
-from tests.simulation.rails import KEYED, LIES, RAILS, charge_rule, read_rule
+from tests.simulation.rails import KEYED, LIES, RAILS, charge_rule, key_life, read_rule
 from tests.simulation.scheduler import FINE, Actor, Point, Scheduler, Verdict
 from tests.simulation.stage import Stage, Time, played
 from tests.simulation.wire import Gateway, Rail, quiet_line
@@ -31,7 +31,6 @@ from tests.support import invariants, rows
 from tests.support.rows import Row
 
 MOST_ACTORS = 4
-MOST_ROWS = 8
 STEP_FAULTS = [("lost", 4), ("late", 2), ("never", 1), ("refused", 2), ("warned", 1), ("crash", 2),
                ("crash_after", 3), ("interrupt", 1), ("interrupt_after", 1)]  # fmt: skip
 SEND_FAULTS = [("fault", 12), ("crash", 1), ("crash_after", 2), ("half", 1), ("frozen", 1),
@@ -138,7 +137,7 @@ class Story:
     def _drawn(self) -> Profile:
         c = self.choices
         events: list[tuple[Callable[[Story], None], int]] = [
-            (desk.worker, 9), (advance, 7), (another_row, 4)
+            (desk.worker, 9), (nature.advance, 7), (nature.another_row, 4)
         ]  # fmt: skip
         for group in (desk.PROCESSES, nature.BANK, nature.BY_HAND, desk.VERDICTS, desk.SWITCHES,
                       desk.FACTS, desk.HEARSAY):  # fmt: skip
@@ -381,26 +380,3 @@ class Story:
         for rail in self.rails.values():
             for m in rail.books()["movements"]:
                 self.note(None, m["payment_id"] or "-", f"{m['type']} {m['amount']}")
-
-
-def another_row(story: Story) -> None:
-    """Another instalment becomes due."""
-    if len(story.rows) < MOST_ROWS:
-        story.add_rows(story.choices.one(list(story.rails)), 1)
-
-
-def advance(story: Story) -> None:
-    """Time passes."""
-    seconds = story.choices.weighted(
-        [
-            (1.0, 3),
-            (20.0, 3),
-            (130.0, 8),
-            (700.0, 4),
-            (7 * 3600.0, 3),
-            (86_400.0, 3),
-            (350_000.0, 2),
-        ]
-    )
-    story.set_time(story.time.elapsed + seconds)
-    story.note(None, "time", f"+{seconds}")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
 
 from collections_engine.domain.gateway import LookupQuestion
-from collections_engine.usecases import adopting
+from collections_engine.store import db, identity
+from collections_engine.usecases import adopting, binding
 from collections_engine.usecases.collect import collect
 from collections_engine.usecases.context import Context
 from collections_engine.usecases.following import absorb
@@ -89,6 +90,18 @@ def test_a_rail_without_lookup_settles_what_it_answered(desk: Desk) -> None:
     (row,) = desk.seed()
     outcome = collect(row.due, desk.world(**BLIND))
     assert (outcome.kind, desk.state(row)["status"]) == ("collected", "paid")
+
+
+def test_a_run_begins_on_a_rail_without_lookup(desk: Desk) -> None:
+    """Allowed by hand, it is not asked for a list that it does not have (P13, P18)."""
+    desk.rail.control("capabilities", lookup="none")
+    now = datetime.now(UTC)
+    with db.connect(desk.source.url, "ann") as c:
+        heard = binding.check_account(c, gateway(desk.rail.url), IDENTITY, now, without_lookup=True)
+        assert (heard.by_hand, heard.orphans, heard.foreign) == ([], [], {})
+        account = identity.account(c, ACCOUNT)
+    assert account is not None
+    assert account.fingerprint is not None
 
 
 def test_a_rail_without_lookup_never_sends_again_and_a_person_looks(desk: Desk) -> None:

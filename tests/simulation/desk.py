@@ -222,8 +222,13 @@ def _unflag(story: Story, actor: Actor, row: Row) -> None:
 
 
 def _move(story: Story, actor: Actor, row: Row) -> None:
-    """The next import names another provider account for a row that is due."""
-    other = next((a for a in story.rails if a != row.provider_account), row.provider_account)
+    """The next import names another provider account for a row that is due.
+
+    Not where a rail has no lookup: it can never again show what it had, and the row rests.
+    """
+    other = next((a for a in story.rails if a != row.provider_account), None)
+    if other is None or BLIND.intersection(story.kinds.values()):
+        return
     statement = "UPDATE instalments SET provider_account = %s WHERE id = %s AND status = 'due'"
     Lent(story, actor).run(lambda c: c.execute(statement.encode(), (other, row.id)))
 

@@ -38,9 +38,10 @@ format: $(STAMP) ## put the code into the project's style
 bench: $(STAMP) ## measure, and compare with the figures that are kept
 	$(BIN)/python tests/bench/run.py $(ARGS)
 
-prove: $(STAMP) ## the whole crash matrix and simulation (long; `make test` runs a sample)
+prove: $(STAMP) ## the whole crash matrix, simulation and orders (long; `make test` runs samples)
 	$(BIN)/python -m tests.matrix.run $(ARGS)
 	$(BIN)/python -m tests.simulation.run --seeds 0:2000
+	$(PYTEST) $(PARALLEL) tests/crash tests/orders tests/layers tests/soak -m prove
 
 prove-teeth: $(STAMP) ## look for every planted protocol bug (resumes; ARGS=--again starts over)
 	$(BIN)/python -m tests.simulation.teeth $(ARGS)

@@ -163,6 +163,7 @@ def test_a_late_failure_brings_what_dunning_allows() -> None:
     assert the_fact(s, failed).retry == again
     assert the_fact(s, replace(failed, decline_code=None)).retry == NO_RETRY
     assert s.retry("hard") == NO_RETRY
+    assert replace(s, retry_for={"_": again}).retry(None) == NO_RETRY
 
 
 # ---------------------------------------------------------------- what must hold of the others

@@ -26,6 +26,12 @@ def _permit(name: str, old: str, new: str, why: str) -> Bug:
     return Bug(name, "P4", why, (Body("permit", old, new),))
 
 
+def _unseen(name: str, old: str, new: str, why: str) -> Bug:
+    """What stands there came as a fact, and is seen as one."""
+    seen = Body("permit", "AND i.facts_seen = a.facts", "")
+    return Bug(name, "P4", why, (Body("permit", old, new), seen), "facts_seen")
+
+
 NO_TRIGGER = Ddl("ALTER TABLE instalments DISABLE TRIGGER instalments_guard")
 _AGE = "(engine_now() >= r.sent_at AND engine_now() < r.sent_at + a.resend_window)"
 _EVERY = "= (SELECT count(*) FROM permits p WHERE p.request_id = r.id)"
@@ -45,18 +51,18 @@ BUGS = [
            "a part paid by hand makes the request ask for what is not owed"),
     _permit("permit without facts_seen", "AND i.facts_seen = a.facts", "",
             "a fact that landed during the lookup is not seen"),
-    _permit("permit under an open chargeback", "AND NOT i.has_open_chargeback", "",
+    _unseen("permit under an open chargeback", "AND NOT i.has_open_chargeback", "",
             "a disputed customer is charged"),
     _permit("permit without a living lease", "AND i.lease_until > engine_now()", "",
             "two workers hold permits for one row"),
-    _permit("permit for another amount", "AND i.outstanding_amount = r.amount", "",
+    _unseen("permit for another amount", "AND i.outstanding_amount = r.amount", "",
             "what was paid by hand meanwhile is charged again"),
     _permit("permit under a hold", "AND NOT i.on_hold", "", "a hold holds nothing"),
     _permit("permit under a pause",
             "AND NOT everything.paused AND account.paused IS FALSE", "", "a pause stops nothing"),
     _permit("permit without a mandate", "AND m.status = 'active'", "",
             "a customer is charged without a mandate"),
-    _permit("permit of a reviewed row", "AND i.review_reason IS NULL", "",
+    _unseen("permit of a reviewed row", "AND i.review_reason IS NULL", "",
             "a row that a person must see first is charged"),
     Bug("permit under another claim", "P4", "a late writer sends beside the new owner",
         (Body("permit", "AND i.claim_token = a.token\n       AND i.lease", "AND i.lease"),
@@ -89,7 +95,9 @@ BUGS = [
               "    if answer.kind.value == 'ambiguous':\n        channel.ensure_open()\n"
               "        answer = channel.charge(permit.key, permit.body, deadline)"),)),
     Bug("a process that wakes late sends", "P5", "its permit is over, another may have one",
-        (Line(http.HttpConnection.exchange, "if left <= 0:", "left = max(left, 5.0)\n    if False:"),)),
+        (Line(http.HttpConnection.exchange, "if deadline - boottime() <= 0:", "if False:"),
+         Line(http._time_left, "if left <= 0:", "left = max(left, 5.0)\n    if False:")),
+        "each write asks for the time"),
     Bug("a key of its own for each sending", "P4", "no rail recognises the repeat",
         (Line(collect._send, "channel.charge(permit.key,",
               "channel.charge(permit.key + '-' * (permit.sendings - 1),"),)),

@@ -113,13 +113,18 @@ class _Socket:
     def settimeout(self, _seconds: float) -> None:
         """No time passes."""
 
-    def sendall(self, data: bytes) -> None:
+    def setsockopt(self, *_: object) -> None:
+        """No time passes."""
+
+    def send(self, view: memoryview) -> int:
         """Hand the bytes over; `half`: the connection breaks in their middle."""
+        data = bytes(view)
         self.written()
         if self.half:
             self._server.data_received(data[: len(data) // 2])
             raise ConnectionResetError("cut in the middle of the request")
         self._server.data_received(data)
+        return len(data)
 
     def recv(self, size: int) -> bytes:
         """What the simulator has written; the end of the connection; or nothing for too long."""
@@ -128,7 +133,7 @@ class _Socket:
         if data:
             return data
         if self.silent or not self._transport.closing:
-            raise TimeoutError("no answer in time")
+            raise BlockingIOError("no answer in time")
         self.usable = False
         return b""
 

@@ -88,10 +88,7 @@ class Situation:
         On a rail without lookup that is allowed explicitly, our own books stand for it (P13).
         """
         requests = (self.request, *self.others)
-        expected = {k for r in requests for k in r.own_payments}
-        for r in requests:  # of a payment that was only named, people may say that there is none
-            if r is self.request or r.close_reason is not CloseReason.VERDICT_NOT_COLLECTED:
-                expected |= r.named_payments
+        expected = {k for r in requests for k in (*r.own_payments, *r.named_payments)}
         unasked = {BY_HAND}
         if self.contract.lookup is LookupKind.NONE and self.books_stand_for_lookup:
             unasked.add(self.request.provider_account)

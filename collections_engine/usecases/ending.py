@@ -6,26 +6,24 @@ from dataclasses import replace
 
 from collections_engine.domain.gateway import Lookup, PaymentStatus, ProviderPayment
 from collections_engine.domain.reconcile import Situation
-from collections_engine.domain.request import PaymentKey, Request
 
 
 def without_what_is_over(view: Situation, lookup: Lookup) -> tuple[Situation, Lookup, list[str]]:
     """Leave out the open request's own payments that can never hold money again.
 
-    Those are declined for good but with other fields than the request's, misfits that are booked
-    and were refunded in full, and ids that only an answer named and that the provider, asked for
-    everything, says it does not have: `decide` stops for all of them, and only people can say that
-    they are the end. Everything else is judged as it is. The last value: what was left out.
+    Those are declined for good but with other fields than the request's, or misfits that are booked
+    and were refunded in full: `decide` stops for both, and only people can say that they are the
+    end. Everything else is judged as it is. The last value: the payments that were left out.
     """
     over = [
         p
         for p in lookup.payments
         if view.owner(p) is view.request and not p.confirmable and _is_over(view, p)
     ]
-    r = view.request
-    gone = {p.key for p in over} | _named_in_vain(r, lookup)
+    gone = {p.key for p in over}
     if not gone:
         return view, lookup, []
+    r = view.request
     request = replace(
         r,
         own_payments=r.own_payments - gone,
@@ -38,17 +36,8 @@ def without_what_is_over(view: Situation, lookup: Lookup) -> tuple[Situation, Lo
     return (
         replace(view, request=request),
         replace(lookup, payments=rest),
-        sorted(payment_id for _, payment_id in gone),
+        [p.payment_id for p in over],
     )
-
-
-def _named_in_vain(r: Request, lookup: Lookup) -> set[PaymentKey]:
-    """Ids that an answer named, never proven ours, which the request's account answers 404."""
-    if not lookup.complete or lookup.fault is not None:
-        return set()
-    shown = {p.key for p in lookup.payments}
-    denied = {(r.provider_account, payment_id) for payment_id in lookup.not_found}
-    return (set(r.named_payments) - r.own_payments - shown) & denied
 
 
 def _is_over(view: Situation, p: ProviderPayment) -> bool:

@@ -172,13 +172,8 @@ def all_shown(s: Situation, lookup: Lookup) -> bool:
     return all(
         key in shown or key[0] == "by_hand" or (blind and key[0] == s.request.provider_account)
         for r in [s.request, *s.others]
-        for key in [*r.own_payments, *(r.named_payments if people_left_open(s, r) else ())]
+        for key in [*r.own_payments, *r.named_payments]
     )
-
-
-def people_left_open(s: Situation, r: Request) -> bool:
-    """P17: two people, told that the provider has no such payment, have closed this one."""
-    return r is s.request or r.close_reason is not CloseReason.VERDICT_NOT_COLLECTED
 
 
 def position(p: ProviderPayment) -> int:

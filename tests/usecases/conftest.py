@@ -118,12 +118,3 @@ def desk(database: str, connect: Connect, clock: Clock, rail: Rail) -> Iterator[
     yield Desk(connection, source, clock, rail)
     rows.assert_books(connection)
     source.close()
-
-
-def named_and_gone(desk: Desk, row: Row) -> None:
-    """An answer names a payment that the provider then does not have."""
-    desk.rail.fault("unknown_status", on="charge", word="odd", moved="no", reference=row.reference)
-    assert desk.charge(row).reason == "unlisted_status"
-    desk.rail.control("faults", faults=[])
-    desk.rail.control("reset")
-    desk.rail.control("clock", offset_seconds=desk.offset)

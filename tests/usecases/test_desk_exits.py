@@ -16,7 +16,7 @@ from collections_engine.usecases.facts import Kind, Told
 from tests.support import rows
 from tests.support.engine import Source
 from tests.support.rows import Row, request_state, said, settle
-from tests.usecases.conftest import Desk, bind, named_and_gone
+from tests.usecases.conftest import Desk, bind
 
 BY = By(actor="ann", reason="looked into it", evidence="mail of the bank")
 DAY = 86_400
@@ -224,27 +224,3 @@ def test_a_release_whose_answer_was_lost_is_told(desk: Desk) -> None:
     lost = LostAnswer(desk.source)
     done = resolve.release(lost, desk.world(), row.id, BY, desk.seen(row))
     assert (done.result, done.status, done.review_reason) == ("applied", "due", None)
-
-
-def test_two_people_may_end_what_was_only_named(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """P8, P17: an id that the provider answers 404; never one person alone, never too early."""
-    (row,) = desk.seed()
-    named_and_gone(desk, row)
-    # With these bounds a verdict on a row for which nothing was named would need one person only.
-    desk.rail.control("capabilities", lookup="strong", in_flight_bound_seconds=600)
-    desk.advance(60)
-    with pytest.raises(GuardRefused, match="too early"):
-        not_collected(desk, row)
-    desk.advance(DAY)
-    assert not_collected(desk, row).result == "proposed"
-    monkeypatch.setattr(resolve, "authenticated_person", lambda _: "db:postgres os:bob@host")
-    desk.rail.fault("status", on="lookup", status=503)
-    with pytest.raises(Unavailable):
-        resolve.approve(desk.source, desk.world(), row.id, BY)
-    desk.rail.control("faults", faults=[])
-    done = resolve.approve(desk.source, desk.world(), row.id, BY)
-    assert (done.result, done.status) == ("applied", "due")
-    assert desk.charge(row, 2).kind is Became.COLLECTED
-    assert [q["idempotency_key"] for q in desk.rail.requests()] == [row.key(2)]

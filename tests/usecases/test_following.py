@@ -17,7 +17,7 @@ from collections_engine.usecases.following import absorb
 from collections_engine.usecases.recover import recover
 from collections_engine.usecases.summary import Summary
 from tests.support.engine import ACCOUNT, IDENTITY, gateway
-from tests.usecases.conftest import Desk, bind, named_and_gone
+from tests.usecases.conftest import Desk, bind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +37,15 @@ def pass_over(desk: Desk, world: Context | None = None) -> None:
             work()
 
     recover(desk.source, world, summary, one_by_one, submitted_too=True)
+
+
+def named_and_gone(desk: Desk, row: Row) -> None:
+    """An answer names a payment that the provider then does not have."""
+    desk.rail.fault("unknown_status", on="charge", word="odd", moved="no", reference=row.reference)
+    assert desk.charge(row).reason == "unlisted_status"
+    desk.rail.control("faults", faults=[])
+    desk.rail.control("reset")
+    desk.rail.control("clock", offset_seconds=desk.offset)
 
 
 def booked(desk: Desk, row: Row) -> list[tuple[str, int]]:

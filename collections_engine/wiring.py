@@ -57,6 +57,10 @@ class PooledSource:
     def __init__(self, pool: ConnectionPool[Connection]) -> None:
         self._pool = pool
 
+    def begin_anew(self) -> None:
+        """Lend no connection again that was opened before now."""
+        self._pool.drain()
+
     def run(self, work: Callable[[Connection], T]) -> T:
         """Run work on a connection; raises what the work raised, or PoolTimeout (transient)."""
         with self._pool.connection(timeout=POOL_TIMEOUT_SECONDS) as connection:
@@ -169,8 +173,9 @@ class Engine:
         `recognised`: the server was compared with its stored identity, and from here on no
         connection to another one is used (P18).
         """
-        if recognised:
+        if recognised and self.server.fingerprint != found.fingerprint:
             self.server.fingerprint = found.fingerprint
+            self.source.begin_anew()
         settings, bounds = self.settings, self.limits
         steps = StepSettings(
             day=business_date,

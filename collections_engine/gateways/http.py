@@ -8,13 +8,13 @@ cannot stretch it, and a bound on the size of a reply.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import io
 import re
 import select
 import socket
 import ssl
-import struct
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -65,10 +65,10 @@ class _TimedReader(io.RawIOBase):
             return len(taken)
         if self.ended:
             return 0
-        _time_left(self._sock, self._deadline, _RECEIVE)
-        count = self._sock.recv_into(buffer)
-        self.ended = count == 0
-        return count
+        data = _receive(self._sock, self._deadline, len(buffer))
+        buffer[: len(data)] = data
+        self.ended = not data
+        return len(data)
 
 
 class _Buffer(io.BufferedReader):
@@ -111,7 +111,6 @@ class HttpConnection:
         self._prefix = parts.path.rstrip("/")
         self._headers = {"Host": parts.netloc.rpartition("@")[2], **headers}
         self._sock: socket.socket | None = None
-        self._used_at = 0.0
 
     def ensure_open(self) -> None:
         """Connect unless a live connection is there; raises GatewayUnreachable."""
@@ -124,16 +123,12 @@ class HttpConnection:
             if self._tls is not None:
                 sock = self._tls.wrap_socket(sock, server_hostname=self._host)
             else:
-                sock.settimeout(None)  # from here on the kernel keeps the time: see _time_left
+                sock.settimeout(None)  # from here on we wait ourselves: see _wait
         except OSError as error:
             raise GatewayUnreachable(
                 f"cannot connect to {self._host}:{self._port} ({type(error).__name__})"
             ) from error
         self._sock = sock
-
-    def used_within(self, seconds: float) -> bool:
-        """Whether an exchange ended well on this connection so short a time ago."""
-        return self._sock is not None and boottime() - self._used_at < seconds
 
     def close(self) -> None:
         """Drop the connection."""
@@ -163,15 +158,11 @@ class HttpConnection:
         try:
             _send(sock, deadline, data)
             reply, keep = _read_reply(sock, deadline, method)
-        except BlockingIOError as error:  # how the kernel says that the time is over
-            self.close()
-            raise TimeoutError("total deadline passed") from error
         except BaseException:
             self.close()
             raise
         if not keep:
             self.close()
-        self._used_at = boottime()
         return reply
 
     def _request(
@@ -186,47 +177,64 @@ class HttpConnection:
 
 def _readable(sock: socket.socket) -> bool:
     """An idle connection with something to read is closed or out of step: not usable."""
+    if isinstance(sock, ssl.SSLSocket) and sock.pending():
+        return True
     poller = select.poll()
     poller.register(sock, select.POLLIN)
     return bool(poller.poll(0))
 
 
-_SEND, _RECEIVE = socket.SO_SNDTIMEO, socket.SO_RCVTIMEO
-
-
-def _time_left(sock: socket.socket, deadline: float, way: int) -> None:
-    """Give the next read or write what is left of the deadline, and nothing beyond it.
-
-    A plain socket blocks, with the kernel keeping the time: one system call for each read instead
-    of three, which is what bounds a process with hundreds of threads. Running out of time raises
-    BlockingIOError there. TLS needs the library's own way of waiting.
-    """
+def _left(deadline: float) -> float:
+    """What is left of the deadline, in seconds; raises TimeoutError when nothing is."""
     left = deadline - boottime()
     if left <= 0:
         raise TimeoutError("total deadline passed")
-    if isinstance(sock, ssl.SSLSocket):
-        sock.settimeout(left)
-    else:  # at least a microsecond: zero would mean for ever
-        micros = max(int(left * 1_000_000), 1)
-        sock.setsockopt(
-            socket.SOL_SOCKET, way, struct.pack("@ll", micros // 1_000_000, micros % 1_000_000)
-        )
+    return left
+
+
+def _wait(sock: socket.socket, event: int, seconds: float) -> None:
+    """Wait until a plain socket is ready, or the time is over; signals do not stretch it.
+
+    The library's own time-outs cost two system calls more for each read and write, which is what
+    bounds a process with hundreds of threads.
+    """
+    poller = select.poll()
+    poller.register(sock, event)
+    poller.poll(max(int(seconds * 1000), 1))
 
 
 def _send(sock: socket.socket, deadline: float, data: bytes) -> None:
     """Write all of it; a reader that takes it in sips does not stretch the deadline."""
     rest = memoryview(data)
     while rest:
-        _time_left(sock, deadline, _SEND)
-        rest = rest[sock.send(rest) :]
+        left = _left(deadline)
+        if isinstance(sock, ssl.SSLSocket):
+            sock.settimeout(left)
+            rest = rest[sock.send(rest) :]
+            continue
+        try:
+            rest = rest[sock.send(rest, socket.MSG_DONTWAIT) :]
+        except BlockingIOError:
+            _wait(sock, select.POLLOUT, left)
+
+
+def _receive(sock: socket.socket, deadline: float, size: int) -> bytes:
+    """Read what is there, at most `size` bytes; empty at the end of the connection."""
+    while True:
+        left = _left(deadline)
+        if isinstance(sock, ssl.SSLSocket):
+            sock.settimeout(left)
+            return sock.recv(size)
+        _wait(sock, select.POLLIN, left)
+        with contextlib.suppress(BlockingIOError):
+            return sock.recv(size, socket.MSG_DONTWAIT)
 
 
 def _read_reply(sock: socket.socket, deadline: float, method: str) -> tuple[Reply, bool]:
     """Read a plain reply here, at a tenth of the cost; leave every other form to the library."""
     data = b""
     while (end := data.find(b"\r\n\r\n")) < 0 and len(data) < MAX_HEAD_BYTES:
-        _time_left(sock, deadline, _RECEIVE)
-        more = sock.recv(16384)
+        more = _receive(sock, deadline, 16384)
         if not more:
             break
         data += more
@@ -236,8 +244,7 @@ def _read_reply(sock: socket.socket, deadline: float, method: str) -> tuple[Repl
     status, headers, length = head
     body = data[end + 4 :]
     while len(body) < length:
-        _time_left(sock, deadline, _RECEIVE)
-        more = sock.recv(length - len(body))
+        more = _receive(sock, deadline, 16384)  # more than was promised shall be seen
         if not more:
             raise http.client.IncompleteRead(body, length - len(body))
         body += more

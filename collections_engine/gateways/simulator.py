@@ -32,9 +32,6 @@ from collections_engine.gateways.http import (
 )
 
 MAX_PAGES = 10_000
-TRUSTED_SECONDS = 0.1
-"""A connection that has just answered is used for a further question without a look at it. If it
-was closed in that moment the lookup is incomplete, which costs a later look and no money."""
 
 
 class SimulatorGateway:
@@ -275,11 +272,9 @@ class SimulatorChannel:
         return self._read(self._ask(path))
 
     def _ask(self, path: str) -> Reply:
-        deadline = boottime() + self._gateway.deadline_seconds
+        self._http.ensure_open()
         try:
-            if not self._http.used_within(TRUSTED_SECONDS):
-                self._http.ensure_open()
-            reply = self._http.exchange("GET", path, deadline)
+            reply = self._http.exchange("GET", path, boottime() + self._gateway.deadline_seconds)
         except (OSError, HTTPException, DeadlinePassed, ValueError) as error:
             self._http.close()
             raise GatewayUnreachable(

@@ -65,7 +65,11 @@ class Batcher(Generic[A, R]):
             else:
                 self._waiting.append(slot)
         if not slot.leads:
-            slot.wake.acquire()
+            try:
+                slot.wake.acquire()
+            except BaseException:
+                self._leave(slot)
+                raise
         if slot.leads:
             self._lead(slot)
         if slot.alone:
@@ -78,11 +82,21 @@ class Batcher(Generic[A, R]):
         """Whether so many rows are worth a lane beside those that are flushing."""
         return self._flushing == 0 or rows >= min(WELL_FILLED, self._size)
 
-    def _lead(self, me: _Slot[A, R]) -> None:
+    def _leave(self, slot: _Slot[A, R]) -> None:
+        """A caller that was torn out of its waiting keeps neither a place nor a lane."""
         with self._lock:
-            others = min(self._size - 1, len(self._waiting))
-            batch = [me, *(self._waiting.popleft() for _ in range(others))]
+            leads = slot.leads
+            if slot in self._waiting:
+                self._waiting.remove(slot)
+        if leads:
+            self._hand_on()
+
+    def _lead(self, me: _Slot[A, R]) -> None:
+        batch = [me]
         try:
+            with self._lock:
+                while self._waiting and len(batch) < self._size:
+                    batch.append(self._waiting.popleft())
             self._run(batch)
         except BaseException as error:
             for slot in batch:
@@ -101,7 +115,7 @@ class Batcher(Generic[A, R]):
                 return
             self._flushing += 1
             following = self._waiting.popleft()
-        following.leads = True
+            following.leads = True
         following.wake.release()
 
     def _run(self, batch: list[_Slot[A, R]]) -> None:

@@ -67,7 +67,7 @@ class Pool:
         while (work := self._queue.get()) is not None:
             try:
                 work()
-            except Exception as error:  # noqa: BLE001 - one row's fault never stops the rows after it
+            except BaseException as error:  # noqa: BLE001 - one row's fault stops no row after it
                 self._summary.fault(error)
             finally:
                 with self._changed:

@@ -80,7 +80,7 @@ class Summary:
                     {"external_ref": external_ref, "reason": outcome.reason, "next_check": check}
                 )
 
-    def fault(self, error: Exception) -> None:
+    def fault(self, error: BaseException) -> None:
         """Keep one row's fault; the rows after it went on. A dependency out of reach is none."""
         with self._lock:
             if isinstance(error, Unavailable) or db.transient(error):

@@ -77,17 +77,20 @@ def test_a_failover_in_the_middle_of_a_run_is_not_written_to(
             else:
                 return
 
+    until_a_new_one()
+    before = engine.source.run(backend)
     own = engine.connect()
     found = interlock.check_identity(own, "test")
     engine.context(engine.today(), found, recognised=True)
+    assert engine.source.run(backend) != before, "what was opened before was never asked"
     end_all(own)
     until_a_new_one()
-    assert len(used) == 1, "the same server is connected to again"
+    assert len(used) == 2, "the same server is connected to again"
     engine.server.fingerprint = replace(found.fingerprint, timeline=found.fingerprint.timeline + 1)
     end_all(own)
     with pytest.raises(PoolTimeout):
         until_a_new_one()
-    assert len(used) == 1
+    assert len(used) == 2
 
 
 def test_a_step_that_fails_otherwise_leaves_the_connection_in_use(engine: Engine) -> None:

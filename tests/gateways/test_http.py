@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
+import os
 import select
+import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -16,132 +16,9 @@ import pytest
 from collections_engine.domain.gateway import GatewayUnreachable
 from collections_engine.gateways import http as product
 from collections_engine.gateways.http import DeadlinePassed, HttpConnection, boottime
+from tests.gateways.peers import PLAIN, Dial, Peer, Script, Server, replies
 
-PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Word: yes\r\n\r\nok"
 FAULTS = (OSError, http.client.HTTPException)
-
-
-class Peer:
-    """The server's end of one connection; it notes every byte that it was sent."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        self.seen = b""
-
-    def request(self) -> None:
-        """Read one request, its body included."""
-        begin = len(self.seen)
-        while (end := self.seen.find(b"\r\n\r\n", begin)) < 0:
-            if not self._more():
-                return
-        head = self.seen[begin:end].lower()
-        _, _, size = head.partition(b"content-length: ")
-        whole = end + 4 + int(size.split(b"\r\n")[0] or 0)
-        while len(self.seen) < whole and self._more():
-            pass
-
-    def send(self, data: bytes) -> None:
-        """Send bytes; the client may have left."""
-        with contextlib.suppress(OSError):
-            self.sock.sendall(data)
-
-    def until_closed(self) -> None:
-        """Read on until the client leaves."""
-        while self._more():
-            pass
-
-    def _more(self) -> bool:
-        try:
-            data = self.sock.recv(65_536)
-        except OSError:
-            return False
-        self.seen += data
-        return bool(data)
-
-
-Script = Callable[[Peer], None]
-
-
-def replies(*texts: bytes, end: bool = False) -> Script:
-    """Answer one request after the other with these bytes; then close, or wait for the client."""
-
-    def play(peer: Peer) -> None:
-        for text in texts:
-            peer.request()
-            peer.send(text)
-        if not end:
-            peer.until_closed()
-
-    return play
-
-
-class Server:
-    """Plays one script per connection, in order, on a thread of its own."""
-
-    def __init__(self, *scripts: Script) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._listener.settimeout(10)
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/base"
-        self.peers: list[Peer] = []
-        self._scripts = scripts
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        for script in self._scripts:
-            try:
-                sock, _ = self._listener.accept()
-            except OSError:
-                return
-            with sock:
-                sock.settimeout(10)
-                self.peers.append(Peer(sock))
-                script(self.peers[-1])
-
-    def seen(self) -> list[bytes]:
-        """What came on each connection, once the scripts have ended."""
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join(10)
-        assert not self._thread.is_alive()
-        return [peer.seen for peer in self.peers]
-
-
-class Line:
-    """A client connection and the scripted server at its other end."""
-
-    def __init__(self, *scripts: Script) -> None:
-        self.server = Server(*scripts)
-        self.http = HttpConnection(self.server.url, {"X-All": "1"})
-        self.http.ensure_open()
-
-    def get(self, within: float = 5.0) -> product.Reply:
-        """GET /x."""
-        return self.http.exchange("GET", "/x", boottime() + within)
-
-    def requests(self) -> list[int]:
-        """How many requests came on each connection."""
-        self.http.close()
-        return [text.count(b" HTTP/1.1\r\n") for text in self.server.seen()]
-
-
-Dial = Callable[..., Line]
-
-
-@pytest.fixture
-def dial() -> Iterator[Dial]:
-    """Opens lines to scripted servers, and closes them after the test."""
-    opened: list[Line] = []
-
-    def open_line(*scripts: Script) -> Line:
-        opened.append(Line(*scripts))
-        return opened[-1]
-
-    yield open_line
-    for line in opened:
-        line.http.close()
-        line.server.seen()
 
 
 def test_the_request_is_written_once_byte_for_byte(dial: Dial) -> None:
@@ -310,11 +187,58 @@ def test_a_request_nobody_reads_is_cut_by_the_deadline(dial: Dial) -> None:
     """A peer whose buffers are full cannot stretch the deadline either."""
     stop = threading.Event()
     line = dial(lambda _peer: stop.wait(10) and None)
+    body = b"x" * (32 << 20)
     started = time.monotonic()
     with pytest.raises(TimeoutError):
-        line.http.exchange("POST", "/x", boottime() + 0.2, b"x" * (32 << 20))
-    assert time.monotonic() - started < 3
+        line.http.exchange("POST", "/x", boottime() + 0.5, body)
+    assert time.monotonic() - started < 5
     stop.set()
+
+
+def test_signals_do_not_stretch_the_deadline(dial: Dial) -> None:
+    """A read that signals interrupt again and again goes on with what is left, not anew."""
+    stop = threading.Event()
+    line = dial(lambda _peer: stop.wait(10) and None)
+    line.http.ensure_open()
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    ended = threading.Event()
+
+    def knock() -> None:
+        while not ended.wait(0.1):
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    knocking = threading.Thread(target=knock)
+    knocking.start()
+    started = time.monotonic()
+    try:
+        with pytest.raises(TimeoutError):
+            line.http.exchange("GET", "/x", boottime() + 0.5)
+        assert time.monotonic() - started < 3
+    finally:
+        ended.set()
+        knocking.join()
+        signal.signal(signal.SIGUSR1, before)
+        stop.set()
+
+
+def test_a_copy_that_follows_in_its_own_time_is_never_the_next_answer(dial: Dial) -> None:
+    """The head in one piece, the body and a second reply in the next: out of step (P2)."""
+    stray = PLAIN.replace(b"ok", b"no")
+
+    def play(peer: Peer) -> None:
+        peer.request()
+        head, _, body = PLAIN.partition(b"ok")
+        peer.send(head)
+        half.wait(10)
+        peer.send(b"ok" + body + stray)
+        peer.until_closed()
+
+    half = threading.Event()
+    line = dial(play, replies(PLAIN))
+    threading.Timer(0.1, half.set).start()
+    assert line.get().body == b"ok"
+    line.http.ensure_open()
+    assert line.get().body == b"ok"
 
 
 def test_nothing_is_written_after_the_deadline(dial: Dial) -> None:

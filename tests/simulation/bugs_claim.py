@@ -96,7 +96,7 @@ BUGS = [
               "        answer = channel.charge(permit.key, permit.body, deadline)"),)),
     Bug("a process that wakes late sends", "P5", "its permit is over, another may have one",
         (Line(http.HttpConnection.exchange, "if deadline - boottime() <= 0:", "if False:"),
-         Line(http._time_left, "if left <= 0:", "left = max(left, 5.0)\n    if False:")),
+         Line(http._left, "if left <= 0:", "left = max(left, 5.0)\n    if False:")),
         "each write asks for the time"),
     Bug("a key of its own for each sending", "P4", "no rail recognises the repeat",
         (Line(collect._send, "channel.charge(permit.key,",

@@ -7,6 +7,7 @@ an exchange takes no time, happens when the scheduler says so, and can be cut at
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -98,6 +99,9 @@ class _Transport:
         return None
 
 
+_READY = os.open(os.devnull, os.O_RDWR)
+
+
 class _Socket:
     """What the adapter's client needs of a socket."""
 
@@ -110,13 +114,11 @@ class _Socket:
         self.usable = True
         self.written: Callable[[], None] = lambda: None
 
-    def settimeout(self, _seconds: float) -> None:
-        """No time passes."""
+    def fileno(self) -> int:
+        """Something that is always ready: no time passes."""
+        return _READY
 
-    def setsockopt(self, *_: object) -> None:
-        """No time passes."""
-
-    def send(self, view: memoryview) -> int:
+    def send(self, view: memoryview, _flags: int = 0) -> int:
         """Hand the bytes over; `half`: the connection breaks in their middle."""
         data = bytes(view)
         self.written()
@@ -126,22 +128,16 @@ class _Socket:
         self._server.data_received(data)
         return len(data)
 
-    def recv(self, size: int) -> bytes:
+    def recv(self, size: int, _flags: int = 0) -> bytes:
         """What the simulator has written; the end of the connection; or nothing for too long."""
         data = bytes(self._transport.data[:size])
         del self._transport.data[:size]
         if data:
             return data
         if self.silent or not self._transport.closing:
-            raise BlockingIOError("no answer in time")
+            raise TimeoutError("no answer in time")
         self.usable = False
         return b""
-
-    def recv_into(self, buffer: Any) -> int:
-        """As recv."""
-        data = self.recv(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
 
     def close(self) -> None:
         """Gone."""

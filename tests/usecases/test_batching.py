@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from collections_engine.usecases.batching import Batcher
+from collections_engine.usecases.batching import Batcher, _Slot
 from collections_engine.usecases.pool import Pool
 from collections_engine.usecases.summary import Summary
 from tests.support.workers import wait_until
@@ -152,6 +152,43 @@ def test_a_flush_that_is_torn_down_tells_everybody_in_it_and_frees_the_lane() ->
     assert batcher(2) == -2
 
 
+class _Torn:
+    """A lock at which the caller is interrupted."""
+
+    def acquire(self) -> None:
+        """Interrupted."""
+        raise KeyboardInterrupt
+
+    def release(self) -> None:
+        """Nobody may be woken there."""
+        raise AssertionError("nobody is there to be woken")
+
+
+def test_a_caller_torn_out_of_its_waiting_keeps_no_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its place goes to the others; were it still made the leader, they would wait for ever."""
+    flush = Flush()
+    batcher = Batcher(flush, lanes=1)
+    callers = Callers(batcher)
+    callers.hand_in(1)
+    wait_until(lambda: len(flush.batches) == 1)
+
+    made = _Slot.__init__
+
+    def torn(slot: _Slot[int, int], ask: int) -> None:
+        made(slot, ask)
+        slot.wake = _Torn()  # type: ignore[assignment]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_Slot, "__init__", torn)
+        with pytest.raises(KeyboardInterrupt):
+            batcher(2)
+    callers.hand_in(3)
+    flush.open()
+    callers.join()
+    assert callers.results == {1: -1, 3: -3}
+    assert [ask for batch in flush.batches for ask in batch] == [1, 3]
+
+
 def test_a_short_answer_is_not_taken_for_somebody_elses() -> None:
     """A flush that returns fewer rows than were asked: nobody gets a neighbour's result."""
     batcher = Batcher[int, int](lambda _: [], lanes=1)
@@ -167,8 +204,8 @@ def test_the_pool_does_every_work_once_and_outlives_a_row_that_fails() -> None:
 
     def work(n: int) -> Callable[[], None]:
         def run() -> None:
-            if n == 7:
-                raise ValueError("one row's fault")
+            if n in (7, 8, 9, 10):  # as many as there are hands
+                raise ValueError("one row's fault") if n == 7 else SystemExit
             with lock:
                 done.append(n)
 
@@ -179,9 +216,9 @@ def test_the_pool_does_every_work_once_and_outlives_a_row_that_fails() -> None:
         for n in range(200):
             pool.put(work(n))
         pool.settle_down()
-        assert sorted(done) == [n for n in range(200) if n != 7]
+        assert sorted(done) == [n for n in range(200) if n not in (7, 8, 9, 10)]
         pool.each([work(n) for n in range(200, 230)])
-        assert len(done) == 229
+        assert len(done) == 226
     assert sys.getswitchinterval() == before
 
 

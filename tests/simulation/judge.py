@@ -303,6 +303,10 @@ class Judge:
         ):
             if r["close_reason"] == "refused_invalid" and r["sendings"] != 1:
                 yield f"P7: a refusal counted for request {r['id']}, sent {r['sendings']} times"
+            if r["close_reason"] == "provider_declined":
+                continue
+            if self._may_collect(r):
+                yield f"P13: request {r['id']} is closed ({r['close_reason']}), its money may move"
             if r["close_reason"] != "verdict_not_collected":
                 continue
             kind = self._story.kinds[r["provider_account"]]
@@ -317,6 +321,18 @@ class Judge:
             " r.state IN ('declined', 'void')"
         ):
             yield f"P14: {i['external_ref']} is at attempt {i['attempt']}, {i['closed']} is over"
+
+    def _may_collect(self, r: dict[str, Any]) -> bool:
+        """Whether the gateway has, or is still going to make, a living payment of this request."""
+        rail, own = self._story.rails[r["provider_account"]], str(r["id"])
+        waiting = [t.args.get("order") for t in rail.world.timers.waiting.values()]
+        return any(
+            p.status != "declined" and p.metadata.get("request_id") == own
+            for p in rail.payments(r["reference"])
+        ) or any(
+            isinstance(order, dict) and order["metadata"].get("request_id") == own
+            for order in waiting
+        )
 
     def _booked_twice(self) -> Iterator[str]:
         """I2: exactly one credit for a movement."""

@@ -72,7 +72,7 @@ class Judge:
                 found = self._row(ask.instalment_id)
                 yield
                 after = self._row(ask.instalment_id)
-                        news = any(after[n] != found[n] for n in ("claim_token", "lease_until"))
+                news = any(after[n] != found[n] for n in ("claim_token", "lease_until"))
                 if news and after["claim_token"] == ask.token:
                     self._must_not("P1", f"claimed as attempt {ask.attempt}", ask, found)
             case PermitAsk():

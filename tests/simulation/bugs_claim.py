@@ -26,10 +26,10 @@ def _permit(name: str, old: str, new: str, why: str) -> Bug:
     return Bug(name, "P4", why, (Body("permit", old, new),))
 
 
-def _unseen(name: str, old: str, new: str, why: str) -> Bug:
+def _unseen(name: str, old: str, new: str, why: str, sign: str) -> Bug:
     """What stands there came as a fact, and is seen as one."""
     seen = Body("permit", "AND i.facts_seen = a.facts", "")
-    return Bug(name, "P4", why, (Body("permit", old, new), seen), "facts_seen")
+    return Bug(name, "P4", why, (Body("permit", old, new), seen), "facts_seen", sign)
 
 
 NO_TRIGGER = Ddl("ALTER TABLE instalments DISABLE TRIGGER instalments_guard")
@@ -52,18 +52,18 @@ BUGS = [
     _permit("permit without facts_seen", "AND i.facts_seen = a.facts", "",
             "a fact that landed during the lookup is not seen"),
     _unseen("permit under an open chargeback", "AND NOT i.has_open_chargeback", "",
-            "a disputed customer is charged"),
+            "a disputed customer is charged", "a chargeback was open"),
     _permit("permit without a living lease", "AND i.lease_until > engine_now()", "",
             "two workers hold permits for one row"),
     _unseen("permit for another amount", "AND i.outstanding_amount = r.amount", "",
-            "what was paid by hand meanwhile is charged again"),
+            "what was paid by hand meanwhile is charged again", "not what is owed"),
     _permit("permit under a hold", "AND NOT i.on_hold", "", "a hold holds nothing"),
     _permit("permit under a pause",
             "AND NOT everything.paused AND account.paused IS FALSE", "", "a pause stops nothing"),
     _permit("permit without a mandate", "AND m.status = 'active'", "",
             "a customer is charged without a mandate"),
     _unseen("permit of a reviewed row", "AND i.review_reason IS NULL", "",
-            "a row that a person must see first is charged"),
+            "a row that a person must see first is charged", "under review"),
     Bug("permit under another claim", "P4", "a late writer sends beside the new owner",
         (Body("permit", "AND i.claim_token = a.token\n       AND i.lease", "AND i.lease"),
          Body("permit", "AND i.lease_until > engine_now()", ""),

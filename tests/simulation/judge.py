@@ -20,7 +20,7 @@ from uuid import UUID
 from collections_engine.domain.claim import Claim, ClaimAsk, PermitAsk
 from collections_engine.domain.gateway import Lookup, LookupQuestion
 from collections_engine.simulator.records import Payment
-from tests.simulation.nature import counts
+from tests.simulation.nature import counts, may_collect
 from tests.simulation.rails import BLIND, LIES, hidden_for, key_life, key_replays
 from tests.simulation.scheduler import Actor
 from tests.simulation.wire import Rail
@@ -72,8 +72,7 @@ class Judge:
                 found = self._row(ask.instalment_id)
                 yield
                 after = self._row(ask.instalment_id)
-                names = ("claim_token", "lease_until")
-                news = any(after[n] != found[n] for n in names)
+                news = any(after[n] != found[n] for n in ("claim_token", "lease_until"))
                 if news and after["claim_token"] == ask.token:
                     self._must_not("P1", f"claimed as attempt {ask.attempt}", ask, found)
             case PermitAsk():
@@ -303,6 +302,10 @@ class Judge:
         ):
             if r["close_reason"] == "refused_invalid" and r["sendings"] != 1:
                 yield f"P7: a refusal counted for request {r['id']}, sent {r['sendings']} times"
+            if r["close_reason"] == "provider_declined":
+                continue
+            if may_collect(self._story, r):
+                yield f"P13: request {r['id']} is closed ({r['close_reason']}), its money may move"
             if r["close_reason"] != "verdict_not_collected":
                 continue
             kind = self._story.kinds[r["provider_account"]]

@@ -64,6 +64,18 @@ def counts(p: Payment) -> int:
     return p.refunded_amount if p.decline_code == "dispute_lost" else 0
 
 
+def may_collect(story: Story, request: dict[str, Any]) -> bool:
+    """Whether the gateway has, or is still going to make, a living payment of this request."""
+    rail, own = story.rails[request["provider_account"]], str(request["id"])
+    waiting = [t.args.get("order") for t in rail.world.timers.waiting.values()]
+    return any(
+        p.status != "declined" and p.metadata.get("request_id") == own
+        for p in rail.payments(request["reference"])
+    ) or any(
+        isinstance(order, dict) and order["metadata"].get("request_id") == own for order in waiting
+    )
+
+
 def another_row(story: Story) -> None:
     """Another instalment becomes due."""
     if len(story.rows) < MOST_ROWS:

@@ -62,7 +62,8 @@ Change = Line | Query | Body | Ddl
 class Bug:
     """A protocol bug: its name, the clause that forbids it, why it matters, and what is swapped.
 
-    `layer`: the next layer that would mask it, removed together with it.
+    `layer`: the next layer that would mask it, removed together with it. `sign`: what the breach
+    must name, so that the missing layer alone is no find.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Bug:
     why: str
     changes: tuple[Change, ...]
     layer: str = ""
+    sign: str = ""
 
 
 @contextmanager

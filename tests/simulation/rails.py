@@ -57,7 +57,7 @@ def charge_rule(choices: Choices, rail: str) -> Rule | None:
             ("plain", 1),
             ("decided", 4),
             ("unheard", 6),
-            ("refused", 3),
+            ("refused", 5),
             ("spoilt", 3),
             ("wrong", 2),
         ]

@@ -39,8 +39,9 @@ def find(bug: Bug, server: str, template: str, most: int) -> dict[str, Any]:
         with planted(bug, stage):
             for n in range(1, most + 1):
                 result = Story(stage, seeded(FIRST_SEED + n), f"t{n}").run()
-                if result.breach is not None:
-                    found = {"seeds": n, "by": result.breach.splitlines()[0][:160]}
+                if result.breach is not None and bug.sign in result.breach:
+                    lines = [line for line in result.breach.splitlines() if bug.sign in line]
+                    found = {"seeds": n, "by": lines[0][:160]}
                     break
     finally:
         stage.close()

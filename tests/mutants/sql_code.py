@@ -56,7 +56,7 @@ def tokens(text: str) -> list[Token]:
         flat = f"{flat[: body.start()]}; {body[1]} ;{flat[body.end() :]}"
     flat = _NAME.sub(lambda m: ";" + " " * (len(m[0]) - 1), flat)
     flat = _PARAM.sub(lambda m: f'"p{m[1]}q"', flat)
-    depth, stack = 0, list[str]()
+    depth, stack, between = 0, list[str](), list[int]()
     for raw in scan(flat):
         word = flat[raw.start : raw.end + 1]
         word = word.upper() if "KEYWORD" in raw.kind and raw.kind != "NO_KEYWORD" else word
@@ -66,6 +66,11 @@ def tokens(text: str) -> list[Token]:
             continue
         if word == "FROM" and found and found[-1].word == "DISTINCT":
             word = "DISTINCT FROM"  # it ends no condition
+        if word == "BETWEEN":
+            between.append(depth)
+        if word == "AND" and between and between[-1] == depth:
+            between.pop()
+            word = "BETWEEN AND"  # it joins no conditions
         if word in _CLOSING and stack and (word != "END" or stack[-1] == "CASE"):
             stack.pop()
             depth -= 1
@@ -132,20 +137,10 @@ def _right(words: Sequence[Token], at: int, stops: set[str]) -> int:
     return index
 
 
-def _between(words: Sequence[Token], at: int) -> bool:
-    """Whether this AND belongs to a BETWEEN."""
-    for t in reversed(words[:at]):
-        if t.depth < words[at].depth or t.word in ("AND", "OR", ";", "WHERE", "WHEN", "IF"):
-            return False
-        if t.depth == words[at].depth and t.word == "BETWEEN":
-            return True
-    return False
-
-
 def _operands(_: str, words: Sequence[Token]) -> Iterator[Change]:
     """One operand of AND, one of OR, fewer."""
     for at, t in enumerate(words):
-        if t.word not in ("AND", "OR") or _between(words, at):
+        if t.word not in ("AND", "OR"):
             continue
         same = {"AND", "OR"} if t.word == "AND" else {"OR"}
         first = _left(words, at, _BEFORE | _AFTER | same)

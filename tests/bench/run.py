@@ -29,7 +29,7 @@ from tests.bench.report import Figures, show  # noqa: E402
 
 WORK = ROOT / ".bench"
 LATENCY_MS = 50
-THREADS = {0: (64, 128, 192), LATENCY_MS: (192, 256, 320)}
+THREADS = {0: (192, 256), LATENCY_MS: (320, 480)}
 PEER_IN_FLIGHT = 32
 
 

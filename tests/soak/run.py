@@ -118,6 +118,9 @@ class Soak:
         name = self.draw.choice(MORTAL)
         if name not in self.stopped and len(self.stopped) < len(MORTAL) - 1:
             self.alive[name].stop()
+            if self.alive[name].gone.is_set():  # it had ended by itself: another in its place
+                self._start(name)
+                return
             self.stopped[name] = time.time() + self.draw.uniform(0.5, LEASE + 4)
             self.counts["workers stopped (SIGSTOP)"] += 1
 

@@ -54,9 +54,9 @@ class Worker:
         assert self.gone.wait(WAIT_SECONDS), "a killed worker does not die"
 
     def stop(self) -> None:
-        """SIGSTOP, and wait until it stands still."""
+        """SIGSTOP, and wait until it stands still, or is gone."""
         self._signal(signal.SIGSTOP)
-        wait_until(lambda: self._state() == "T")
+        wait_until(lambda: self.gone.is_set() or self._state() in ("T", "Z", "gone"))
 
     def cont(self) -> None:
         """SIGCONT."""
@@ -80,7 +80,8 @@ class Worker:
             os.kill(self.pid, number)
 
     def _state(self) -> str:
-        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        stat = Path(f"/proc/{self.pid}/stat")
+        return stat.read_text().rpartition(")")[2].split()[0] if stat.exists() else "gone"
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = WAIT_SECONDS) -> None:
@@ -254,10 +255,9 @@ def _say(what: Mapping[str, Any]) -> None:
 
 def _child(job: Job) -> None:
     """Do the job and leave without a word; never returns."""
-    answer: dict[str, Any]
     try:
         os.dup2(2, 1)
-        answer = {"result": _job(job["what"])(job)}
+        answer: dict[str, Any] = {"result": _job(job["what"])(job)}
     except BaseException:  # noqa: BLE001 - told to the test that started it
         answer = {"traceback": traceback.format_exc()}
     path = Path(job["result"])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CHUNK = 100
 MEET_WITHIN = 3
-SELDOM = {"submitted, settled, failed late, next run"}
+SELDOM = {"submitted, settled, failed late, next run", "release, run, paid by hand"}
 """Worlds in which two meet at a lock only after words that are longer than most of those drawn."""
 DRAWN = 30
 
@@ -37,7 +37,9 @@ def test_drawn_orders(set_up: SetUp, name: str) -> None:
     assert len(played) == DRAWN
     found = [o for w, left in zip(words, played, strict=True) for o in overlaps_after(w, left)]
     random.Random(name).shuffle(found)
-    waited = play_overlaps(set_up, world, found[:DRAWN]) if found else 0
+    waited = 0
+    for first in range(0, len(found), DRAWN):  # more of them only while nobody has met anybody
+        waited = waited or play_overlaps(set_up, world, found[first : first + DRAWN])
     assert waited > 0 or name in SELDOM, "nobody waited for anybody"
 
 

@@ -82,9 +82,11 @@ def test_saved_schedules_stay_as_they_were_decided(server: str, template: str, p
         assert result.breach is None, result.breach
 
 
-@pytest.mark.parametrize("name", ["a retry loop around the send", "permit under a hold"])
+@pytest.mark.parametrize(
+    "name", ["a retry loop around the send", "a second sending on a rail without keys"]
+)
 def test_a_planted_bug_is_found(server: str, template: str, name: str) -> None:
-    """The judge has teeth (P4, P5); `make prove-teeth` asks for all of them."""
+    """The judge has teeth (P5, P12); `make prove-teeth` asks for all of them."""
     (bug,) = [bug for bug in BUGS if bug.name == name]
     made = Stage(server, template)
     try:

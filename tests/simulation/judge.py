@@ -271,9 +271,8 @@ class Judge:
         self._compare(books, final=final)
         for why in [*self._closed_wrongly(), *self._booked_twice(), *self._told_and_lost()]:
             raise Breach("\n".join([why, *self._story.history()]))
-        if final:
-            for why in [*self._owes_wrongly(), *self._stranded()]:
-                raise Breach("\n".join([why, *self._story.history()]))
+        for why in [*self._owes_wrongly(), *self._stranded()] if final else []:
+            raise Breach("\n".join([why, *self._story.history()]))
 
     def _compare(self, books: dict[str, Any], *, final: bool) -> None:
         """The shared invariants; money that came past every request is looked for at the end."""

@@ -13,6 +13,8 @@ _NO_TRIGGER = Ddl("ALTER TABLE instalments DISABLE TRIGGER instalments_guard")
 _REST_UNSEEN = (
     Body("settle_collected", "PERFORM mark_review(i.id, 'smaller_payment'",
          "PERFORM jsonb_build_array(i.id, 'smaller_payment'"),
+    Body("settle_collected", "ELSE 'keep' END, NULL, 1, 0,",
+         "ELSE 'keep' END, NULL, COALESCE(r.attempt, 0) + 1, 0,"),
     Body("rest_instalment", "PERFORM mark_review(p_instalment, 'smaller_payment'",
          "PERFORM jsonb_build_array(p_instalment, 'smaller_payment'"),
 )  # fmt: skip
@@ -44,10 +46,10 @@ BUGS = [
               " or p.status is not PaymentStatus.PENDING)"),)),
     Bug("earlier attempts are not looked at", "P11", "the rest of a smaller payment goes out unasked",
         (Line(reconcile._not_owed_or_unresolved, "for other in s.others:", "for other in ():"),
-         *_REST_UNSEEN), "the review of a smaller payment"),
+         *_REST_UNSEEN), "the review and the attempt number of a smaller payment"),
     Bug("a collected attempt frees the next", "P11", "what it left open is charged unasked",
         (Line(reconcile._has_proven_end, "return other.rest_released or reversed_for_good",
-              "return True"), *_REST_UNSEEN), "the review of a smaller payment"),
+              "return True"), *_REST_UNSEEN), "the review and the attempt number of a smaller payment"),
     Bug("a movement is booked as often as it is told", "P15", "our books hold money that never came",
         (Ddl("ALTER TABLE ledger_transactions DROP CONSTRAINT"
              " ledger_transactions_provider_account_external_movement_id_m_key"),

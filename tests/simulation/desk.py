@@ -301,6 +301,17 @@ def tell(story: Story) -> None:
     story.start("news", work)
 
 
+def evidence(story: Story) -> None:
+    """Something about a row comes in that cannot be stored: a person must look."""
+    row = story.choices.one(story.rows)
+
+    def work(actor: Actor) -> None:
+        told = {"detail": "an amount that no column holds"}
+        context(story, actor).steps.review_unclaimed(row.id, following.NOT_STORED, told)
+
+    story.start("news", work)
+
+
 def garble(story: Story) -> None:
     """A payment that is booked is told again with another amount."""
     row = story.choices.one(story.rows)
@@ -359,4 +370,4 @@ FACTS: list[tuple[Event, int]] = [
     (_at_the_desk(_refunded), 1),
     (_at_the_desk(_refunded_again), 1),
 ]
-HEARSAY: list[tuple[Event, int]] = [(hear, 4), (tell, 4), (garble, 1)]
+HEARSAY: list[tuple[Event, int]] = [(hear, 4), (tell, 4), (garble, 1), (evidence, 1)]

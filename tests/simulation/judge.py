@@ -20,7 +20,7 @@ from uuid import UUID
 from collections_engine.domain.claim import Claim, ClaimAsk, PermitAsk
 from collections_engine.domain.gateway import Lookup, LookupQuestion
 from collections_engine.simulator.records import Payment
-from tests.simulation.nature import counts, may_collect
+from tests.simulation.nature import counts, may_collect, weighs
 from tests.simulation.rails import BLIND, LIES, hidden_for, key_life, key_replays
 from tests.simulation.scheduler import Actor
 from tests.simulation.wire import Rail
@@ -190,21 +190,29 @@ class Judge:
         notes = actor.notes
         if found is not None:
             notes[f"time of {account}"] = found.provider_time
+            visible = notes.get("visible", [])  # what has failed meanwhile was perhaps not shown
+            notes["visible"] = [(p, min(now, weighs(p))) for p, now in visible]
         elif question.references and notes.get("looked_after") != notes.get("steps"):
             notes["looked_after"] = notes.get("steps")  # its first account; others may follow
             notes["lied"] = False
             notes["looked_at"] = self._story.time.now
-            notes["visible"] = self._visible(question.references)
+            notes["visible"] = self._visible(account, question.references)
 
-    def _visible(self, references: tuple[str, ...]) -> list[tuple[Payment, int]]:
-        """What counts towards the row and is no longer hidden, with what it counts now."""
+    def _visible(self, account: str, references: tuple[str, ...]) -> list[tuple[Payment, int]]:
+        """What counts and is no longer hidden, at each account that must be asked (P2)."""
+        named = self._ask(
+            "SELECT DISTINCT provider_account AS name FROM payment_requests"
+            " WHERE reference = ANY (%s)",
+            list(references),
+        )
         shown = []
-        for rail in self._story.rails.values():
-            world = rail.world
+        for name in {account, *(n["name"] for n in named)}:
+            world = self._story.rails[name].world
             newest = world.clock.now() - world.capabilities.hidden_for_seconds * MICROS
             for reference in references:
-                seen = [p for p in rail.payments(reference) if p.created_at <= newest]
-                shown += [(p, p.amount if p.status == "pending" else counts(p)) for p in seen]
+                found = self._story.rails[name].payments(reference)
+                seen = [p for p in found if p.created_at <= newest]
+                shown += [(p, weighs(p)) for p in seen]
         return shown
 
     def lied_to(self, actor: Actor, kind: str) -> None:
@@ -263,9 +271,8 @@ class Judge:
         self._compare(books, final=final)
         for why in [*self._closed_wrongly(), *self._booked_twice(), *self._told_and_lost()]:
             raise Breach("\n".join([why, *self._story.history()]))
-        if final:
-            for why in [*self._owes_wrongly(), *self._stranded()]:
-                raise Breach("\n".join([why, *self._story.history()]))
+        for why in [*self._owes_wrongly(), *self._stranded()] if final else []:
+            raise Breach("\n".join([why, *self._story.history()]))
 
     def _compare(self, books: dict[str, Any], *, final: bool) -> None:
         """The shared invariants; money that came past every request is looked for at the end."""

@@ -64,6 +64,11 @@ def counts(p: Payment) -> int:
     return p.refunded_amount if p.decline_code == "dispute_lost" else 0
 
 
+def weighs(p: Payment) -> int:
+    """What must not be charged beside it: what counts, and what may still collect."""
+    return p.amount if p.status == "pending" else counts(p)
+
+
 def may_collect(story: Story, request: dict[str, Any]) -> bool:
     """Whether the gateway has, or is still going to make, a living payment of this request."""
     rail, own = story.rails[request["provider_account"]], str(request["id"])

@@ -368,7 +368,8 @@ class Story:
         """Reasons for which this row may still wait for a person."""
         kind = self.kinds[state["provider_account"]]
         reason = state["review_reason"]
-        if kind not in KEYED or row.id in self._late or self._before[row.id] is not None:
+        seen = state["has_open_chargeback"] or self._before[row.id] is not None
+        if kind not in KEYED or row.id in self._late or seen:
             return frozenset({reason})
         return BY_EVIDENCE
 

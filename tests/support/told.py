@@ -14,8 +14,9 @@ Json = Mapping[str, Any]
 def told(connection: psycopg.Connection[Any], books: Json, *, final: bool) -> dict[str, Any]:
     """The books without what nobody has told the engine of, for `invariants.check`.
 
-    A payment by hand that was not reported is no matter until the next run asks the account;
-    one that came and failed again between two looks nets to 0 and shows in a statement alone.
+    A payment by hand that nobody has reported as collected is no matter until the next start asks
+    the account: one that was pending when it was last seen, on a row that is paid since, too. One
+    that came and failed again between two looks nets to 0 and shows in a statement alone.
     """
     booked = {
         str(payment)
@@ -25,7 +26,9 @@ def told(connection: psycopg.Connection[Any], books: Json, *, final: bool) -> di
     }
     heard = booked | {
         str(payment)
-        for (payment,) in connection.execute("SELECT payment_id FROM provider_payments")
+        for (payment,) in connection.execute(
+            "SELECT payment_id FROM provider_payments WHERE status = 'collected'"
+        )
     }
     net: Counter[str] = Counter()
     for m in books["movements"]:

@@ -1,8 +1,7 @@
 """Real worker processes: forked from a warm server, so that a whole kill -9 costs milliseconds.
 
-The fork server imports the engine once and opens nothing. Each job is a child of its own that runs
-the real `usecases.run.run` or `collect` against the URLs it is given, writes its result to a file
-and leaves; the test signals it by pid. A child that is killed leaves no result.
+The fork server imports the engine once and opens nothing. Each job is a child that runs the real
+`usecases.run.run` or `collect`, writes its result to a file and leaves; a killed one leaves none.
 """
 
 from __future__ import annotations
@@ -25,6 +24,8 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
 from uuid import UUID, uuid4
+
+from tests.support.mortal import fork
 
 if TYPE_CHECKING:
     from collections_engine.store.db import Connection
@@ -204,8 +205,8 @@ class Workers:
 
 def serve(commands: IO[str]) -> None:
     """Fork a child for each line; say when one started and how it ended."""
-    for name in ("psycopg_pool", "collections_engine.wiring", "tests.support.rows"):
-        importlib.import_module(name)  # what the children need is warm
+    for name in ("psycopg_pool", "collections_engine.wiring", "tests.support.rows"):  # warm
+        importlib.import_module(name)
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -219,12 +220,11 @@ def serve(commands: IO[str]) -> None:
             line = _line(commands)
             if not line:
                 return
-            job = json.loads(line)
-            if (pid := os.fork()) == 0:
+            if (pid := fork()) == 0:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                _child(job)
-            _say({"started": job["result"], "pid": pid})
+                _child(json.loads(line))
+            _say({"started": json.loads(line)["result"], "pid": pid})
 
 
 def _line(commands: IO[str]) -> str:

@@ -26,7 +26,10 @@ from tests.simulation.scheduler import Actor
 from tests.support.rows import Row
 
 if TYPE_CHECKING:
+    from collections_engine.domain.gateway import ProviderPayment
+    from collections_engine.simulator.records import Payment
     from tests.simulation.story import Story
+    from tests.simulation.wire import Rail
 
 Event = Callable[["Story"], None]
 Act = Callable[["Story", Actor, Row], None]
@@ -119,7 +122,7 @@ def statement(story: Story) -> None:
         for rail, payment in nature.payments(story):
             row = story.by_reference.get(payment.reference)
             if row is not None and payment.metadata.get("request_id") not in open_now:
-                heard = wire.payment(payment.view(), rail.name, represents=False)
+                heard = _heard(rail, payment)
                 following.absorb(ctx, heard, row.id)
 
     story.start("statement", work)
@@ -269,13 +272,19 @@ def _refunded(story: Story, actor: Actor, row: Row, *, again: bool = False) -> N
                 return
 
 
+def _heard(rail: Rail, payment: Payment) -> ProviderPayment:
+    """What a webhook or a statement line of this rail says of the payment now."""
+    represents = rail.world.capabilities.represents
+    return wire.payment(payment.view(), rail.name, represents=represents)
+
+
 def hear(story: Story) -> None:
     """Somebody is told of a payment as it is now; what he knows may be old when he acts on it."""
     known = [(r, p) for r, p in nature.payments(story) if p.reference in story.by_reference]
     if known:
         rail, payment = story.choices.one(known)
         row = story.by_reference[payment.reference]
-        heard = wire.payment(payment.view(), rail.name, represents=False)
+        heard = _heard(rail, payment)
         story.heard.append((row, heard))
 
 
@@ -287,6 +296,8 @@ def tell(story: Story) -> None:
     if story.choices.chance(0.5):
         del story.heard[story.heard.index((row, payment))]
     kind = {"pending": FactKind.ACCEPTED, "declined": FactKind.DECLINED}.get(payment.status.value)
+    if kind is FactKind.DECLINED and not payment.definitively_declined:
+        kind = None  # it may be presented again: a decline like that ends nothing (P14)
 
     def work(actor: Actor) -> None:
         ctx = context(story, actor)
@@ -329,7 +340,7 @@ def garble(story: Story) -> None:
         line = booked[0]
         rail = story.rails[line["provider_account"]]
         payment = rail.world.books.by_id[line["external_movement_id"]]
-        heard = wire.payment(payment.view(), rail.name, represents=False)
+        heard = _heard(rail, payment)
         told = fact(
             FactKind.COLLECTED, heard, row.id, line["request_id"], source=Source.STATEMENT,
             amount_minor=line["amount"] + 1,

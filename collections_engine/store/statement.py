@@ -219,7 +219,8 @@ def from_the_start(connection: Connection, account: str) -> bool:
 
 def long_read(connection: Connection) -> None:
     """Give the open transaction one snapshot for both books, and as much time as they take."""
-    rows_of(connection, query("statement", "long_read"))
+    connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    connection.execute("SET LOCAL statement_timeout = 0")
 
 
 def inbox_waiting(connection: Connection, longer_than: timedelta) -> list[dict[str, Any]]:

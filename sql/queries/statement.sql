@@ -83,7 +83,7 @@ SELECT COALESCE((SELECT min(s.period_from) FROM statements s WHERE s.provider_ac
 SELECT i.id AS instalment_id, i.external_ref, i.currency, sum(b.net) - i.amount AS surplus, count(*) AS payments,
        jsonb_agg(b.payment_id ORDER BY b.payment_id) AS payment_ids
   FROM payment_books b JOIN instalments i ON i.id = b.instalment_id
- WHERE b.net > 0 AND NOT b.misfit
+ WHERE b.net > 0 AND b.currency = i.currency
  GROUP BY i.id HAVING count(*) > 1 AND sum(b.net) > i.amount AND bool_or(b.provider_account = %(account)s)
  ORDER BY i.external_ref
 
@@ -128,7 +128,3 @@ SELECT kind, subject, payment_id FROM exceptions WHERE state = 'open' AND provid
 SELECT b.provider_account, b.event_id, b.event_type, b.state FROM inbox b
  WHERE b.state = 'dead' OR (b.state IN ('new', 'parked') AND b.received_at < engine_now() - %(longer_than)s::interval)
  ORDER BY b.id LIMIT 1000
-
--- name: long_read()
--- One snapshot for both books, and as much time as they take.
-SELECT set_config('transaction_isolation', 'repeatable read', true), set_config('statement_timeout', '0', true)

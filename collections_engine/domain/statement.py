@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TypeVar
+from typing import TypeVar, assert_never
 from uuid import UUID
 
 from collections_engine.domain.gateway import PaymentStatus
@@ -215,6 +215,8 @@ def _only_theirs(account: str, t: Theirs, edges: Edges) -> Verdict | None:
         case PaymentStatus.UNKNOWN:
             risk = t.amount_minor
             return _finding(account, FindingKind.STATUS_DISAGREEMENT, t, risk, _told(t))
+        case _ as never:
+            assert_never(never)
 
 
 def _only_ours(account: str, o: Ours, edges: Edges) -> Verdict:
@@ -274,6 +276,8 @@ def _not_credited(account: str, t: Theirs, o: Ours, edges: Edges) -> Verdict:
         case PaymentStatus.UNKNOWN:
             risk = t.amount_minor
             return _finding(account, FindingKind.STATUS_DISAGREEMENT, t, risk, _told(t))
+        case _ as never:
+            assert_never(never)
 
 
 def _pending(account: str, t: Theirs, edges: Edges) -> Verdict:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from functools import partial
+from typing import assert_never
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -195,6 +196,8 @@ def _walk(
                     batch.append(found)
                     if found.kind in PROVABLE and len(provable) < HAND_OVER:
                         provable += _asked_for(found)
+                case _ as never:
+                    assert_never(never)
             if len(batch) >= AT_ONCE:
                 _put_down(source, account, batch, compared)
     _put_down(source, account, batch, compared)

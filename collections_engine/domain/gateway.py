@@ -225,6 +225,39 @@ class AccountDescription:
     fingerprint: str
 
 
+@dataclass(frozen=True, slots=True)
+class MovementLine:
+    """A movement of money in the provider's books (signed minor units, plus is towards us)."""
+
+    movement_id: str
+    kind: str
+    """`collect`, `refund`, `late_failure`, `dispute_withdrawn`, `dispute_returned`, `fee`,
+    `payout`, or `other`."""
+    amount_minor: int
+    currency: str
+    occurred_at: datetime
+    payment_id: str | None = None
+    reference: str | None = None
+
+
+class StatementStage(StrEnum):
+    """What a statement is fetched of, in this order."""
+
+    PAYMENTS = "payments"
+    MOVEMENTS = "movements"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class StatementPage:
+    """One page of the provider's books, and where the next one begins."""
+
+    payments: tuple[ProviderPayment, ...] = ()
+    movements: tuple[MovementLine, ...] = ()
+    next_cursor: str | None = None
+    """None: this was the stage's last page."""
+
+
 class GatewayUnreachable(Exception):
     """The gateway could not be asked; nothing was sent to it."""
 
@@ -277,4 +310,17 @@ class Gateway(Protocol):
         self, created_from: datetime, created_to: datetime
     ) -> Iterator[Sequence[ProviderPayment]]:
         """Page through all payments created in the period; raises GatewayUnreachable."""
+        ...
+
+    def statement_page(
+        self,
+        stage: StatementStage,
+        period_from: datetime,
+        period_to: datetime,
+        cursor: str | None,
+    ) -> StatementPage:
+        """Fetch one page of the account's books for a period; raises GatewayUnreachable.
+
+        A rail that shows no movements answers that stage with one empty page.
+        """
         ...

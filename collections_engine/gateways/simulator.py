@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from http.client import HTTPException
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -21,9 +21,11 @@ from collections_engine.domain.gateway import (
     LookupQuestion,
     ProviderPayment,
     RailContract,
+    StatementPage,
+    StatementStage,
 )
 from collections_engine.domain.request import parse_reference
-from collections_engine.gateways import wire
+from collections_engine.gateways import books, wire
 from collections_engine.gateways.http import (
     DeadlinePassed,
     HttpConnection,
@@ -115,12 +117,38 @@ class SimulatorGateway:
         self, created_from: datetime, created_to: datetime
     ) -> Iterator[Sequence[ProviderPayment]]:
         """Page through all payments created in the period."""
-        query = {"created_from": _z(created_from), "created_to": _z(created_to)}
+        query = {
+            "created_from": books.rfc3339(created_from),
+            "created_to": books.rfc3339(created_to),
+        }
         represents = self.contract().represents
         channel = self.open()
         try:
             for page in channel.pages(query):
                 yield [wire.payment(p, self._name, represents=represents) for p in page]
+        except wire.Malformed as error:
+            raise GatewayUnreachable(f"{self._name}: a page cannot be read: {error}") from error
+        finally:
+            channel.close()
+
+    def statement_page(
+        self,
+        stage: StatementStage,
+        period_from: datetime,
+        period_to: datetime,
+        cursor: str | None,
+    ) -> StatementPage:
+        """Fetch one page of the account's books for a period."""
+        contract = self.contract()
+        shown = {
+            StatementStage.PAYMENTS: contract.lists_by_time,
+            StatementStage.MOVEMENTS: contract.movements,
+        }
+        if not shown.get(stage, False):
+            return StatementPage()
+        channel, read = self.open(), (self._name, contract.represents)
+        try:
+            return books.page(channel.get, stage, (period_from, period_to), cursor, read)
         except wire.Malformed as error:
             raise GatewayUnreachable(f"{self._name}: a page cannot be read: {error}") from error
         finally:
@@ -287,7 +315,3 @@ class SimulatorChannel:
             raise GatewayUnreachable(f"{self._gateway.name}: a lookup was answered {reply.status}")
         self._date = self._date or wire.provider_time(reply)
         return wire.parse_json(reply)
-
-
-def _z(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -329,3 +329,47 @@ def test_a_payment_under_an_earlier_requests_reference_is_ours() -> None:
     before = closed(2, CloseReason.PROVIDER_DECLINED, reference=ELSEWHERE)
     found = the_fact(at(request(3), before), pay("p7", reference=ELSEWHERE))
     assert (found.kind, found.own_request_id) == (FactKind.COLLECTED, None)
+
+
+# ---------------------------------------------------------------- known, field by field
+
+
+RELEASED = closed(
+    2,
+    CloseReason.PROVIDER_COLLECTED,
+    own_payments=frozenset({("rail", "p1")}),
+    rest_released=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "sends"),
+    [
+        (book("p1"), True),
+        (book("p1", AMOUNT + 100, refunded_minor=100), False),
+        (book("p1", AMOUNT - 100, refunded_minor=-100), False),
+        (replace(book("p1"), currency="EUR"), False),
+        (replace(book("p1", AMOUNT + 100, refunded_minor=100), currency="EUR"), False),
+        (book("p1", misfit=True), False),
+        (book("p1", misfit=True, decided=True), True),
+    ],
+    ids=["equal", "more", "less", "currency", "both", "misfit", "decided"],
+)
+def test_a_payment_is_known_field_by_field(line: Any, sends: bool) -> None:
+    """P9: the same net is not enough: amount and currency are the provider's, nothing misfits."""
+    s = at(request(3), RELEASED, books=[line])
+    decision = decide(s, seen(pay("p1", RELEASED)))
+    assert isinstance(decision, Send) is sends, decision
+
+
+def test_a_payment_by_hand_makes_no_request_accepted() -> None:
+    """Names, P10: beside the request's own settled payment, one by hand is waited for, no more.
+
+    The request's own was booked as a misfit and a person has decided on it, so it is Known and the
+    request is open; the pending one fits the request in every field but is not its own.
+    """
+    settled = book("p1", misfit=True, decided=True)
+    by_hand = pay("p2", status=PENDING)
+    decision = decide(at(SENT, books=[settled]), seen(pay("p1", SENT), by_hand))
+    assert isinstance(decision, AwaitBank)
+    assert not decision.own

@@ -36,14 +36,19 @@ def figures(state: run.State, files: tuple[str, ...]) -> dict[str, Any]:
     for file in files:
         found = list(targets.of_file(file))
         text = run.digest(targets.ROOT / file)
-        known = {m.id: state[m.id] for m in found if m.id in state and state[m.id]["of"] == text}
+        listed = [
+            m for m in found if m.id in equal and state.get(m.id, {}).get("verdict") != "killed"
+        ]
+        rest = [m for m in found if m not in listed]
+        known = {m.id: state[m.id] for m in rest if m.id in state and state[m.id]["of"] == text}
         count = {
             "mutants": sum(v["verdict"] != "invalid" for v in known.values())
-            + len(found) - len(known),
+            + len(found)
+            - len(known),
             "killed": sum(v["verdict"] == "killed" for v in known.values()),
-            "equivalent": sum(v["verdict"] == "survived" and k in equal for k, v in known.items()),
-            "not_run": len(found) - len(known),
-        }  # fmt: skip
+            "equivalent": len(listed),
+            "not_run": len(rest) - len(known),
+        }
         count["survived"] = (
             count["mutants"] - count["killed"] - count["equivalent"] - count["not_run"]
         )

@@ -225,9 +225,12 @@ class Campaign:
         self._faults: list[BaseException] = []
 
     def waiting(self, file: str) -> list[Mutant]:
-        """The mutants of a file without a verdict that still stands."""
+        """The mutants of a file without a verdict that still stands; listed ones only `again`."""
         found, text = list(targets.of_file(file)), digest(ROOT / file)
-        return [m for m in found if not self._stands(self.state.get(m.id), text)]
+        listed = {} if self._again else equivalents()
+        return [
+            m for m in found if m.id not in listed and not self._stands(self.state.get(m.id), text)
+        ]
 
     def run(self, mutants: Iterable[Mutant], trees: list[Tree]) -> None:
         """Judge them, one after the other in each tree."""

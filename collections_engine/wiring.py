@@ -277,6 +277,9 @@ def _gateway(name: str, account: ProviderAccount, settings: Settings) -> Gateway
         api_key=account.api_key.get_secret_value() if account.api_key else None,
         deadline_seconds=settings.gateway_deadline_seconds,
         contract_settings=account.contract,
+        webhook_secrets=account.webhook_secret.get_secret_value()
+        if account.webhook_secret
+        else None,
     )
 
 

@@ -43,9 +43,14 @@ class Malformed(Exception):
 
 
 def parse_json(reply: Reply) -> dict[str, Any]:
+    """Read a reply's JSON object."""
+    return parse_object(reply.body)
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
     """Read a JSON object; numbers with a point are refused, not rounded."""
     try:
-        document = json.loads(reply.body, parse_float=_refuse, parse_constant=_refuse)
+        document = json.loads(body, parse_float=_refuse, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise Malformed(f"not JSON ({type(error).__name__})") from None
     if not isinstance(document, dict):
@@ -57,7 +62,8 @@ def _refuse(_text: str) -> Any:
     raise ValueError("a number with a point or an exponent")
 
 
-def _text(document: Mapping[str, Any], name: str, limit: int = 255) -> str:
+def text(document: Mapping[str, Any], name: str, limit: int = 255) -> str:
+    """Read a printable text field; raises Malformed."""
     value = document.get(name)
     if not isinstance(value, str) or not 0 < len(value) <= limit or not value.isprintable():
         raise Malformed(f"field {name}")
@@ -71,10 +77,10 @@ def _minor(document: Mapping[str, Any], name: str) -> int:
     return value
 
 
-def rfc3339(text: str) -> datetime:
+def rfc3339(written: str) -> datetime:
     """Read an RFC 3339 time; raises Malformed when it carries no zone."""
     try:
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(written)
     except ValueError:
         raise Malformed("a time") from None
     if moment.tzinfo is None:
@@ -88,26 +94,26 @@ def payment(document: Any, account: str, *, represents: bool) -> ProviderPayment
         raise Malformed("payment")
     metadata = document.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
-    status = STATUS_WORDS.get(_text(document, "status"), PaymentStatus.UNKNOWN)
+    status = STATUS_WORDS.get(text(document, "status"), PaymentStatus.UNKNOWN)
     code = document.get("decline_code")
     disputed = document.get("disputed", False)
     if not isinstance(disputed, bool):
         raise Malformed("field disputed")
     external_ref = metadata.get("external_ref")
-    amount, currency = _minor(document, "amount"), _text(document, "currency", 3)
+    amount, currency = _minor(document, "amount"), text(document, "currency", 3)
     if amount == 0 or not CURRENCY.fullmatch(currency):
         raise Malformed("amount or currency")
     return ProviderPayment(
         provider_account=account,
-        payment_id=_text(document, "id", 128),
-        reference=_text(document, "reference"),
+        payment_id=text(document, "id", 128),
+        reference=text(document, "reference"),
         amount_minor=amount,
         currency=currency,
-        mandate_ref=_text(document, "mandate"),
+        mandate_ref=text(document, "mandate"),
         status=status,
         decline_code=code if isinstance(code, str) and CODE.fullmatch(code) else None,
         request_id=_request_id(metadata.get("request_id")),
-        created_at=rfc3339(_text(document, "created_at")),
+        created_at=rfc3339(text(document, "created_at")),
         refunded_minor=_minor(document, "refunded_amount"),
         disputed=disputed,
         final=status is PaymentStatus.DECLINED and not represents,
@@ -195,7 +201,7 @@ def _refused(reply: Reply, evidence: dict[str, Any]) -> Answer:
         return Answer(AnswerKind.KEY_IN_PROGRESS, word=code, fields=fields, **evidence)
     if code in KEY_CONFLICT_CODES:
         try:
-            named = _text(error, "payment_id", 128)
+            named = text(error, "payment_id", 128)
         except Malformed:
             named = None
         return Answer(

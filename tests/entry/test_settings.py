@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from collections_engine.domain.errors import SettingsError
 from collections_engine.domain.workdays import Convention
-from collections_engine.settings import Settings, SettingsError, load, passwords_in
+from collections_engine.settings import Settings, load
+from collections_engine.telemetry import passwords_in
 from tests.support.command import ROOT
 
 EXAMPLE = ROOT / "collections.example.toml"

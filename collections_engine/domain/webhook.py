@@ -60,6 +60,8 @@ class PaymentEvent:
 
     kind: EventKind
     payment: ProviderPayment
+    mode: str | None = None
+    """Test or live, where the provider says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class MandateCancelled:
     """A customer's permission to be charged has ended."""
 
     mandate_ref: str
+    mode: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,7 @@ class UnknownEvent:
     """A type that no row speaks of."""
 
     event_type: str
+    mode: str | None = None
 
 
 Event = PaymentEvent | MandateCancelled | UnknownEvent
@@ -150,21 +154,23 @@ class Strange:
 Judgement = Apply | Look | Nudge | Early | Strange
 
 
-def judge(s: Situation, event: PaymentEvent, rounds: Rounds, *, known: bool) -> Judgement:
+def judge(
+    s: Situation, event: PaymentEvent, rounds: Rounds, *, recorded: bool, waited: bool
+) -> Judgement:
     """Say what this event proves; `s` must be read under the instalment's lock.
 
-    `known`: the payment was recorded for the instalment before, or was waited for long enough.
+    `recorded`: our books know the payment already. `waited`: long enough for what is not here yet.
     """
     p, owner = event.payment, s.owner(event.payment)
     if owner is None and not s.ours_by_reference(p):
         return Strange()
-    if owner is None and p.request_id is not None and not known:
+    if owner is None and p.request_id is not None and not (recorded or waited):
         return Early()
     match fact_kind(event):
         case None:
             return Look()
         case FactKind.ACCEPTED:
-            return _accepted(s, p, owner, known=known)
+            return _accepted(s, p, owner, recorded=recorded)
         case FactKind.DECLINED:
             return _declined(s, p, owner)
         case FactKind.DISPUTE_OPENED if rounds.won and rounds.opened >= rounds.won:
@@ -208,9 +214,11 @@ def judge_fetched(s: Situation, event: PaymentEvent, now: ProviderPayment) -> Ap
     return Nudge(owner) if owner is not None and owner.open else Apply(())
 
 
-def _accepted(s: Situation, p: ProviderPayment, owner: Request | None, *, known: bool) -> Judgement:
+def _accepted(
+    s: Situation, p: ProviderPayment, owner: Request | None, *, recorded: bool
+) -> Judgement:
     if owner is None:
-        return Look() if known else Apply((of_event(s, p, FactKind.ACCEPTED),))
+        return Look() if recorded else Apply((of_event(s, p, FactKind.ACCEPTED),))
     if p.key in s.booked or owner.state is RequestState.ACCEPTED:
         return Apply(())  # an older word
     if not owner.open:

@@ -42,13 +42,14 @@ def read(event_id: str, body: bytes, account: str, *, represents: bool) -> Event
     if document["id"] != event_id:
         raise Unreadable("the body's id is not the delivery's")
     data = document.get("data")
+    mode = document.get("mode")
     if (word := document["type"]) not in {kind.value for kind in EventKind}:
-        return UnknownEvent(word)
+        return UnknownEvent(word, mode)
     kind = EventKind(word)
     try:
         if kind is EventKind.MANDATE_CANCELLED:
-            return MandateCancelled(wire.text(data if isinstance(data, dict) else {}, "id"))
-        return PaymentEvent(kind, wire.payment(data, account, represents=represents))
+            return MandateCancelled(wire.text(data if isinstance(data, dict) else {}, "id"), mode)
+        return PaymentEvent(kind, wire.payment(data, account, represents=represents), mode)
     except wire.Malformed as error:
         raise Unreadable(str(error)) from None
 
@@ -63,4 +64,6 @@ def _document(body: bytes) -> dict[str, Any]:
         raise Unreadable("field type")
     if not isinstance(document.get("id"), str) or not isinstance(created, str):
         raise Unreadable("field id or created_at")
+    if document.get("mode") not in (None, "test", "live"):
+        raise Unreadable("field mode")
     return document

@@ -7,7 +7,9 @@ for a person at last; a fault of the surroundings is not counted against it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -40,29 +42,34 @@ class Drain:
     source: ConnectionSource
     context: Context
     stopping: Callable[[], bool] = lambda: False
-    counts: dict[str, int] = field(default_factory=dict)
+    counted: Callable[[str], None] = lambda _: None
+    """Told of what became of each event."""
     _contracts: dict[str, RailContract] = field(default_factory=dict)
     _modes: dict[str, str | None] = field(default_factory=dict)
 
-    def run(self, accounts: Sequence[str]) -> dict[str, int]:
+    def run(self, accounts: Sequence[str], *, concurrency: int = 1) -> dict[str, int]:
         """Try every event of these accounts that is due, oldest first; returns what became.
 
         Counted are `done`, `ignored`, `parked`, `dead`, `failed` (to be tried again) and `taken`
         (by another process).
         """
+        counts: Counter[str] = Counter()
         after = 0
-        while not self.stopping():
-            read = partial(inbox.due, accounts=accounts, after=after, most=AT_ONCE)
-            found = retrying(self.source, read)
-            for stored in found:
-                if self.stopping():
+        with ThreadPoolExecutor(concurrency, "drain") as hands:
+            while not self.stopping():
+                read = partial(inbox.due, accounts=accounts, after=after, most=AT_ONCE)
+                found = retrying(self.source, read)
+                for state in hands.map(self._unless_stopping, found):
+                    if state is not None:
+                        counts[state] += 1
+                        self.counted(state)
+                if len(found) < AT_ONCE:
                     break
-                state = self.one(stored)
-                self.counts[state] = self.counts.get(state, 0) + 1
-            if len(found) < AT_ONCE:
-                break
-            after = found[-1].id
-        return self.counts
+                after = found[-1].id
+        return dict(counts)
+
+    def _unless_stopping(self, stored: Stored) -> str | None:
+        return None if self.stopping() else self.one(stored)
 
     def one(self, stored: Stored) -> str:
         """Apply one event and return what became of it; what goes wrong stays with this event."""

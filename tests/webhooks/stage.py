@@ -6,20 +6,27 @@ import http.client
 import json
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from uuid import UUID
 
 import psycopg
 
+from collections_engine.domain.outcome import Fact
+from collections_engine.domain.webhook import Delivery
 from collections_engine.simulator.signing import WebhookSigner
-from collections_engine.store import identity
+from collections_engine.store import identity, inbox, settlement
+from collections_engine.store.settlement import Item
+from collections_engine.usecases.applying import MOST_WAITS
 from collections_engine.usecases.collect import collect
 from collections_engine.usecases.context import Context, Outcome
+from collections_engine.usecases.ingest import Drain
 from tests.simulator.rail import SECRET, Rail
 from tests.support import invariants, rows
 from tests.support.command import Command, Done
@@ -27,6 +34,7 @@ from tests.support.engine import ACCOUNT, Source, context, gateway
 from tests.support.rows import Row
 from tests.support.told import told
 
+T = TypeVar("T")
 Json = dict[str, Any]
 SIGNER = WebhookSigner(SECRET)
 
@@ -64,7 +72,7 @@ class Service:
             return list(hands.map(self.deliver, events))
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kill -9."""
         self.process.kill()
         self._end()
 
@@ -87,6 +95,7 @@ class Stage:
     rail: Rail
     source: Source
     services: list[Service] = field(default_factory=list)
+    _hands: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4))
 
     @property
     def command(self) -> Command:
@@ -153,6 +162,17 @@ class Stage:
             found = cursor.execute("SELECT * FROM inbox ORDER BY id").fetchall()
         return [e for e in found if all(e[k] == v for k, v in where.items())]
 
+    def later(self, work: Callable[[], T]) -> Future[T]:
+        """Do it on a thread beside the test."""
+        return self._hands.submit(work)
+
+    def waited(self) -> None:
+        """Let what was parked have waited as long as it may, and be due now."""
+        self.connection.execute(
+            "UPDATE inbox SET waits = %s, next_try = engine_now() WHERE state = 'parked'",
+            (MOST_WAITS,),
+        )
+
     def wait(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
         """Wait until it holds."""
         until = time.monotonic() + seconds
@@ -163,6 +183,44 @@ class Stage:
     def settled(self, count: int = 1) -> None:
         """Wait until so many events are finished, none waiting."""
         self.wait(lambda: len([e for e in self.inbox() if e["done_at"]]) >= count)
+
+    def receive(self, *events: Json) -> None:
+        """Store events as the service does, without it."""
+        told = [
+            (ACCOUNT, Delivery(str(e["id"]), str(e["type"]), None, json.dumps(e).encode()))
+            for e in events
+        ]
+        self.source.run(lambda c: inbox.receive(c, told))
+
+    def drain(self) -> dict[str, int]:
+        """One pass over what is due; what became of it."""
+        return Drain(self.source, self.world()).run([ACCOUNT])
+
+    def settle(self, fact: Fact) -> str:
+        """Apply a fact that somebody else found, in a step of its own."""
+        items = [Item(fact.instalment_id, fact=fact)]
+        return self.source.run(lambda c: settlement.settle(c, items))[0].result
+
+    def together(self, *work: Callable[[], object]) -> None:
+        """Do these on threads of their own, at the same moment."""
+        barrier = threading.Barrier(len(work))
+
+        def one(job: Callable[[], object]) -> None:
+            barrier.wait(10)
+            job()
+
+        for done in [self.later(partial(one, job)) for job in work]:
+            done.result(60)
+
+    def fresh(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        """Ask on a fresh connection."""
+        with psycopg.connect(self.database, autocommit=True) as connection:
+            return connection.execute(sql.encode(), values or None).fetchall()
+
+    def count(self, table: str) -> int:
+        """How many rows a table has."""
+        ((found,),) = self.fresh(f"SELECT count(*) FROM {table}")
+        return int(found)
 
     def credits(self, payment: str) -> list[int]:
         """The amounts booked as collected for a payment."""
@@ -194,6 +252,7 @@ class Stage:
         for service in self.services:
             if service.process.poll() is None:
                 service.kill()
+        self._hands.shutdown()
         self.source.close()
 
 

@@ -54,7 +54,7 @@ class Webhooks:
         stored = service.receive(account, found)
         if stored is None:
             figures.delivered(account, "unstored")
-            self._log.error("webhook.unstored", account=account, event=found.event_id)
+            self._log.error("webhook.unstored", account=account, delivery=found.event_id)
             resp.set_header("Retry-After", RETRY_AFTER_SECONDS)
             _say(resp, 503, "unavailable", "not stored; deliver it again")
             return

@@ -6,7 +6,7 @@ not tell, the transaction ends unchanged, with the wish to fetch the payment fir
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -42,6 +42,7 @@ from collections_engine.usecases.startup import report_orphan
 
 MOST_WAITS = 10
 """How often an event may come too early: a little over five minutes in all."""
+_NOBODY = UUID(int=0)
 _MOVES_NOTHING = frozenset({None, FactKind.ACCEPTED, FactKind.DECLINED})
 
 
@@ -238,7 +239,9 @@ def _unknown_request(
 
 
 def _view(context: Context, row: History, contract: RailContract, now: datetime) -> Situation:
-    last = row.open_request or (row.requests[-1] if row.requests else ghost(context, row))
+    last = row.open_request or (row.requests[-1] if row.requests else None)
+    # A row without requests lends its reference only: nothing is the payment of a request to come.
+    last = last or replace(ghost(context, row), id=_NOBODY)
     return situation(
         context,
         last,

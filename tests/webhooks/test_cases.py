@@ -81,6 +81,28 @@ def test_an_event_before_our_row(stage: Stage) -> None:
     assert stage.state(row)["status"] == "due"
 
 
+def test_a_request_that_is_not_here(stage: Stage) -> None:
+    """B18b: told of a request that was not recorded: it waits; once it is, the event ends it.
+
+    One that never comes is booked to the row all the same, and a person looks (P18).
+    """
+    row, lost = stage.seed(2)
+    early = event("payment.collected", made_up(row), "evt_1")
+    never = event("payment.collected", made_up(lost, "pay_never"), "evt_2")
+    stage.receive(early, never)
+    assert stage.drain() == {"parked": 2}
+    assert {e["reason"] for e in stage.inbox()} == {"unknown_request"}
+    rows.sent(stage.connection, row)
+    stage.waited()
+    stage.drain()
+    assert [(e["state"], e["result"]) for e in stage.inbox()] == [("done", "applied")] * 2
+    assert rows.request_state(stage.connection, row) == "collected"
+    assert (stage.state(row)["status"], stage.state(row)["review_reason"]) == ("paid", None)
+    state = stage.state(lost)
+    assert (state["status"], state["review_reason"]) == ("paid", "unknown_request")
+    assert stage.credits("pay_never") == [lost.amount_minor]
+
+
 def test_payments_of_others_and_unknown_types(stage: Stage) -> None:
     """B18c, B18d: 200 each, listed as ignored with a reason, no ledger row."""
     (row,) = stage.seed()
@@ -103,16 +125,16 @@ def test_payments_of_others_and_unknown_types(stage: Stage) -> None:
 def test_a_mode_that_is_not_the_accounts(stage: Stage) -> None:
     """B51: a well-signed live event on a test account moves nothing and is listed as ignored."""
     (row,) = stage.seed()
+    payment = stage.sent(row)
     service = stage.serve()
-    live = {**event("payment.collected", made_up(row), "evt_live"), "mode": "live"}
-    test = {**event("payment.collected", made_up(row), "evt_test"), "mode": "test"}
+    live = {**event("payment.collected", payment, "evt_live"), "mode": "live"}
+    test = {**event("payment.collected", payment, "evt_test"), "mode": "test"}
     assert service.deliver(live) == 200
     stage.settled(1)
     assert [(e["state"], e["reason"]) for e in stage.inbox()] == [("ignored", "wrong_mode")]
     assert stage.count("ledger_transactions") == 1
     assert service.deliver(test) == 200
     stage.settled(2)
-    print(stage.inbox())
     assert stage.state(row)["status"] == "paid"
 
 

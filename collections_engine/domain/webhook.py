@@ -173,10 +173,10 @@ def judge(
             return _accepted(s, p, owner, recorded=recorded)
         case FactKind.DECLINED:
             return _declined(s, p, owner)
-        case FactKind.DISPUTE_OPENED if rounds.won and rounds.opened >= rounds.won:
+        case FactKind.DISPUTE_OPENED if rounds.won:
             return Look()  # an old opening that comes late, or a new dispute
-        case FactKind.DISPUTE_WON if rounds.opened > 1:
-            return Look()  # of which one?
+        case FactKind.DISPUTE_WON if rounds.opened:
+            return Look()  # which one? Another may have been opened since
         case kind:
             return Apply((of_event(s, p, kind),))
 
@@ -199,11 +199,16 @@ def of_event(s: Situation, p: ProviderPayment, kind: FactKind) -> Fact:
     )
 
 
-def judge_fetched(s: Situation, event: PaymentEvent, now: ProviderPayment) -> Apply | Nudge:
+def judge_fetched(
+    s: Situation, event: PaymentEvent, rounds: Rounds, now: ProviderPayment
+) -> Apply | Nudge:
     """Say what the payment proves as it was fetched now, whatever the event said (P2, P9)."""
     facts, owner = unbooked(s, [now]), s.owner(now)
     booked = s.booked.get(now.key)
     collected = now.status is PaymentStatus.COLLECTED
+    if event.kind is EventKind.DISPUTE_OPENED and rounds.opened < rounds.won:
+        # The opening of a dispute whose end was told first; what is disputed now comes on top.
+        return Apply((of_event(s, event.payment, FactKind.DISPUTE_OPENED), *facts))
     if facts:
         return Apply(facts)
     if event.kind is EventKind.DISPUTE_WON and collected and not now.disputed:

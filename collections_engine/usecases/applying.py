@@ -160,13 +160,14 @@ def _payment(
     if (known.booked or known.recorded) not in (None, ours) and fact_kind(event) in _MOVES_NOTHING:
         return Verdict("dead", "strange_reference", ours, p.payment_id)
     view = _view(context, row, told.contract, now)
+    rounds = Rounds(known.disputes_opened, known.disputes_won)
     if fetched is not None and fetched.facts_seen == row.facts_seen:
-        judged: Judgement = judge_fetched(view, event, fetched.payment)
+        judged: Judgement = judge_fetched(view, event, rounds, fetched.payment)
     else:
         judged = judge(
             view,
             event,
-            Rounds(known.disputes_opened, known.disputes_won),
+            rounds,
             recorded=p.key in row.payments or known.collected,
             waited=told.stored.waits >= MOST_WAITS,
         )

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from collections_engine.domain.errors import SettingsError
 from collections_engine.domain.workdays import Convention
-from collections_engine.settings import Settings, SettingsError, load, passwords_in
+from collections_engine.settings import Settings, load
+from collections_engine.telemetry import passwords_in
 from tests.support.command import ROOT
 
+CREDENTIAL = "ZnJvbSBhIGNyZWRlbnRpYWwsIGxvbmc="
 EXAMPLE = ROOT / "collections.example.toml"
 
 
@@ -133,7 +136,7 @@ def test_the_simulator_account_needs_no_file() -> None:
 def test_secrets_come_from_files_and_credentials(tmp_path: Path) -> None:
     """`*_FILE` names a file; a systemd credential is the last place that is looked at."""
     (tmp_path / "key").write_text("from-file\n")
-    (tmp_path / "simulator_webhook_secret").write_text("from-credential")
+    (tmp_path / "simulator_webhook_secret").write_text(f"whsec_{CREDENTIAL}\n")
     (tmp_path / "database_url").write_text("postgresql://u:pw@h/d")
     found = load(
         {
@@ -142,7 +145,8 @@ def test_secrets_come_from_files_and_credentials(tmp_path: Path) -> None:
             "CREDENTIALS_DIRECTORY": str(tmp_path),
         }
     )
-    assert found.secret_texts() == {"from-file", "from-credential", "pw"}
+    secrets = {"from-file", CREDENTIAL, f"whsec_{CREDENTIAL}", "pw"}
+    assert found.secret_texts() == secrets
     assert "cannot be read" in fault(DATABASE_URL_FILE="/nonexistent/file")
     assert "both set" in fault(DATABASE_URL="postgresql:///x", DATABASE_URL_FILE="/x")
 

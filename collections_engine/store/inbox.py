@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from collections_engine.domain.request import PaymentKey
 from collections_engine.domain.webhook import Delivery
 from collections_engine.store.db import Connection, one, rows_of, step
 from collections_engine.store.queries import query
@@ -77,35 +78,48 @@ def due(connection: Connection, accounts: Sequence[str], *, after: int, most: in
     ]
 
 
-def take(connection: Connection, event: int, instalment: UUID | None) -> datetime | None:
-    """Lock an event, then its instalment, for this transaction; the clock, or None: not ours."""
-    row = one(connection, query("inbox", "take"), {"id": event, "instalment": instalment})
-    found: datetime | None = row["now"] if row else None
-    return found
+def take(
+    connection: Connection, events: Sequence[int], instalments: Sequence[UUID | None]
+) -> tuple[frozenset[int], datetime | None]:
+    """Lock events, then their instalments, for this transaction; those that are ours, the clock."""
+    params = {"ids": list(events), "instalments": list(instalments)}
+    rows = rows_of(connection, query("inbox", "take"), params)
+    return frozenset(row["id"] for row in rows), rows[0]["now"] if rows else None
 
 
-def standing(connection: Connection, account: str, payment: str) -> Standing:
-    """Return what the books hold of a payment, under whichever instalment."""
-    row = one(connection, query("inbox", "standing"), {"account": account, "payment": payment})
-    assert row is not None
-    return Standing(row["recorded"], row["booked"], row["collects"] > 0, row["opened"], row["won"])
+def standings(connection: Connection, payments: Sequence[PaymentKey]) -> list[Standing]:
+    """Return what the books hold of payments, under whichever instalment, in the order asked."""
+    params = {"accounts": [a for a, _ in payments], "payments": [p for _, p in payments]}
+    return [
+        Standing(row["recorded"], row["booked"], row["collects"] > 0, row["opened"], row["won"])
+        for row in rows_of(connection, query("inbox", "standing"), params)
+    ]
+
+
+def done(connection: Connection, ends: Sequence[tuple[int, str, UUID | None, str | None]]) -> None:
+    """End events (number, result, instalment, payment) in the transaction that applied them."""
+    params = {
+        "ids": [event for event, _, _, _ in ends],
+        "results": [result for _, result, _, _ in ends],
+        "instalments": [instalment for _, _, instalment, _ in ends],
+        "payments": [payment for _, _, _, payment in ends],
+    }
+    step(connection, query("inbox", "done"), params)
 
 
 def finish(
     connection: Connection,
     event: int,
     state: str,
+    reason: str,
     *,
-    result: str | None = None,
-    reason: str | None = None,
     instalment: UUID | None = None,
     payment: str | None = None,
 ) -> None:
-    """End an event as `done`, `ignored` or `dead` in the transaction that applied it."""
+    """End an event as `ignored`, or as `dead` for a person to see."""
     params = {
         "id": event,
         "state": state,
-        "result": result,
         "reason": reason,
         "instalment": instalment,
         "payment": payment,

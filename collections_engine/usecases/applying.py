@@ -6,6 +6,7 @@ not tell, the transaction ends unchanged, with the wish to fetch the payment fir
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import assert_never
@@ -34,7 +35,7 @@ from collections_engine.domain.webhook import (
 from collections_engine.store import history, inbox, settlement
 from collections_engine.store.db import Connection
 from collections_engine.store.history import History
-from collections_engine.store.inbox import Stored
+from collections_engine.store.inbox import Standing, Stored
 from collections_engine.store.settlement import Item
 from collections_engine.usecases.asking import ghost
 from collections_engine.usecases.context import Context
@@ -85,6 +86,12 @@ class Told:
     """Test or live, as the account was bound."""
 
     @property
+    def payment(self) -> ProviderPayment:
+        """The payment that a payment's event speaks of."""
+        assert isinstance(self.event, PaymentEvent)
+        return self.event.payment
+
+    @property
     def instalment(self) -> UUID | None:
         """The instalment that the event's reference names, whoever's it is."""
         parsed = self._parsed
@@ -108,13 +115,82 @@ def apply_event(
 ) -> Verdict | Fetch | None:
     """Apply an event and mark it, all or nothing; None: another process has it or had it."""
     with connection.transaction():
-        now = inbox.take(connection, told.stored.id, told.instalment)
+        _, now = inbox.take(connection, [told.stored.id], [told.instalment])
         if now is None:
             return None
         verdict = _judge(connection, context, told, fetched, now)
         if isinstance(verdict, Verdict):
             _mark(connection, told.stored, verdict)
         return verdict
+
+
+def apply_plain(
+    connection: Connection, context: Context, many: Sequence[Told]
+) -> dict[int, Verdict]:
+    """Apply those of these events that are plain facts, in one transaction; the others stay.
+
+    Their instalments must differ. What is returned is applied and marked, nothing else was touched;
+    if one of them fails, all of them are as before.
+    """
+    with connection.transaction():
+        ids = [told.stored.id for told in many]
+        taken, now = inbox.take(connection, ids, [told.instalment for told in many])
+        ours = [told for told in many if told.stored.id in taken]
+        if now is None:
+            return {}
+        rows = history.histories(connection, [t.instalment for t in ours if t.instalment])
+        known = inbox.standings(connection, [t.payment.key for t in ours])
+        items: list[Item] = []
+        of_item: list[Told] = []
+        for told, row, books in zip(ours, rows, known, strict=True):
+            facts = _plain_facts(context, told, row, books, now)
+            items += [_item(f, now + context.bank_check_after, told.stored.id) for f in facts]
+            of_item += [told] * len(facts)
+        if not items:
+            return {}
+        results: dict[int, list[str]] = {}
+        for told, settled in zip(of_item, settlement.settle(connection, items), strict=True):
+            results.setdefault(told.stored.id, []).append(settled.result)
+        applied = {t.stored.id: t for t in of_item}
+        verdicts = {
+            n: Verdict("done", _word(results[n]), t.instalment, t.payment.payment_id)
+            for n, t in applied.items()
+        }
+        inbox.done(connection, [(n, v.word, v.instalment, v.payment) for n, v in verdicts.items()])
+        return verdicts
+
+
+def _plain_facts(
+    context: Context, told: Told, row: History | None, books: Standing, now: datetime
+) -> tuple[Fact, ...]:
+    """The facts of an event that needs nothing but settling; none: it is for `apply_event`."""
+    if row is None or (books.booked or books.recorded) not in (None, row.instalment_id):
+        return ()
+    if None not in (told.event.mode, told.mode) and told.event.mode != told.mode:
+        return ()
+    view = _view(context, row, told.contract, now)
+    judged = _judged(view, told, row, books)
+    if view.owner(told.payment) is None or not isinstance(judged, Apply):
+        return ()
+    return judged.facts
+
+
+def _judged(view: Situation, told: Told, row: History, books: Standing) -> Judgement:
+    assert isinstance(told.event, PaymentEvent)
+    return judge(
+        view,
+        told.event,
+        Rounds(books.disputes_opened, books.disputes_won),
+        recorded=told.payment.key in row.payments or books.collected,
+        waited=told.stored.waits >= MOST_WAITS,
+    )
+
+
+def _word(results: Sequence[str]) -> str:
+    """What applying several facts did, in one word: a conflict before all, else the news."""
+    if "conflict" in results:
+        return "conflict"
+    return next((r for r in results if r != "already"), "already")
 
 
 def _judge(
@@ -152,7 +228,7 @@ def _payment(
     now: datetime,
 ) -> Verdict | Fetch:
     p, ours = event.payment, told.instalment
-    known = inbox.standing(connection, p.provider_account, p.payment_id)
+    (known,) = inbox.standings(connection, [p.key])
     if ours is None or told.identity != context.identity:
         strange = known.collected or known.recorded is not None
         reason = "strange_reference" if strange else "foreign_payment"
@@ -163,18 +239,12 @@ def _payment(
     if (known.booked or known.recorded) not in (None, ours) and fact_kind(event) in _MOVES_NOTHING:
         return Verdict("dead", "strange_reference", ours, p.payment_id)
     view = _view(context, row, told.contract, now)
-    rounds = Rounds(known.disputes_opened, known.disputes_won)
     if fetched is not None and fetched.facts_seen == row.facts_seen:
+        rounds = Rounds(known.disputes_opened, known.disputes_won)
         judged: Judgement = judge_fetched(view, event, rounds, fetched.payment)
     else:
-        judged = judge(
-            view,
-            event,
-            rounds,
-            recorded=p.key in row.payments or known.collected,
-            waited=told.stored.waits >= MOST_WAITS,
-        )
-    return _act(connection, context, judged, view=view, row=row, payment=p)
+        judged = _judged(view, told, row, known)
+    return _act(connection, context, judged, view=view, row=row, told=told)
 
 
 def _not_here(
@@ -197,8 +267,9 @@ def _act(
     *,
     view: Situation,
     row: History,
-    payment: ProviderPayment,
+    told: Told,
 ) -> Verdict | Fetch:
+    payment = told.payment
     about = (row.instalment_id, payment.payment_id)
     match judged:
         case Look():
@@ -214,17 +285,18 @@ def _act(
             return Verdict("done", "already", *about)
         case Apply(facts):
             later = view.now + context.bank_check_after
-            settled = settlement.settle(connection, [_item(f, later) for f in facts])
+            settled = settlement.settle(
+                connection, [_item(f, later, told.stored.id) for f in facts]
+            )
             results = [s.result for s in settled]
             if payment.request_id is not None and view.owner(payment) is None:
                 _unknown_request(connection, row, payment, results)
-            word = next((r for r in results if r != "already"), "already")
-            return Verdict("done", "conflict" if "conflict" in results else word, *about)
+            return Verdict("done", _word(results), *about)
         case _ as never:
             assert_never(never)
 
 
-def _item(fact: Fact, later: datetime) -> Item:
+def _item(fact: Fact, later: datetime, event: int) -> Item:
     """The bank's word is asked for again later; nothing else sets a check."""
     awaits = fact.kind is FactKind.ACCEPTED and fact.own_request_id is not None
     return Item(
@@ -232,6 +304,7 @@ def _item(fact: Fact, later: datetime) -> Item:
         fact=fact,
         request_id=fact.own_request_id,
         next_check=later if awaits else None,
+        event=event,
     )
 
 
@@ -266,13 +339,9 @@ def _mark(connection: Connection, stored: Stored, verdict: Verdict) -> None:
         delay = timedelta(seconds=min(60, 2**stored.waits))
         inbox.park(connection, stored.id, verdict.word, delay, instalment=here, payment=payment)
         return
-    done = verdict.state == "done"
+    if verdict.state == "done":
+        inbox.done(connection, [(stored.id, verdict.word, here, payment)])
+        return
     inbox.finish(
-        connection,
-        stored.id,
-        verdict.state,
-        result=verdict.word if done else None,
-        reason=None if done else verdict.word,
-        instalment=here,
-        payment=payment,
+        connection, stored.id, verdict.state, verdict.word, instalment=here, payment=payment
     )

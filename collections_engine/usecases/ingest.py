@@ -1,8 +1,9 @@
 """Work off the inbox: every stored event is applied once, and none holds up another (P15).
 
-One event is one transaction (`applying.apply_event`). Where the event alone does not tell, the
-payment is fetched between two transactions. An event that fails is tried again later, and set aside
-for a person at last; a fault of the surroundings is not counted against it.
+One event is one transaction (`applying.apply_event`); when many wait, those that are plain facts
+about different rows share one, and go one by one as soon as it fails. Where an event alone does not
+tell, the payment is fetched between two transactions. An event that fails is tried again later, and
+set aside for a person at last; a fault of the surroundings is not counted against it.
 """
 
 from __future__ import annotations
@@ -10,23 +11,32 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from uuid import UUID
 
 from collections_engine.domain.errors import EngineError
 from collections_engine.domain.gateway import GatewayUnreachable, LookupQuestion, RailContract
 from collections_engine.domain.webhook import Unreadable
 from collections_engine.store import db, identity, inbox
 from collections_engine.store.inbox import Stored
-from collections_engine.usecases.applying import Fetch, Fetched, Told, Verdict, apply_event
+from collections_engine.usecases.applying import (
+    Fetch,
+    Fetched,
+    Told,
+    Verdict,
+    apply_event,
+    apply_plain,
+)
 from collections_engine.usecases.asking import check_bound, unreachable
 from collections_engine.usecases.context import Context
 from collections_engine.usecases.steps import ConnectionSource, retrying
 
 MOST_FAILURES = 5
 MOST_FETCHES = 3
-AT_ONCE = 50
+AT_ONCE = 64
 SOON = timedelta(seconds=2)
 LATER = timedelta(seconds=30)
 
@@ -59,14 +69,44 @@ class Drain:
             while not self.stopping():
                 read = partial(inbox.due, accounts=accounts, after=after, most=AT_ONCE)
                 found = retrying(self.source, read)
-                for state in hands.map(self._unless_stopping, found):
+                plain = self._plain(found) if len(found) > 1 else []
+                counts["done"] += len(plain)
+                for _ in plain:
+                    self.counted("done")
+                rest = [stored for stored in found if stored.id not in plain]
+                for state in hands.map(self._unless_stopping, rest):
                     if state is not None:
                         counts[state] += 1
                         self.counted(state)
                 if len(found) < AT_ONCE:
                     break
                 after = found[-1].id
-        return dict(counts)
+        return {state: n for state, n in counts.items() if n}
+
+    def _plain(self, found: Sequence[Stored]) -> list[int]:
+        """Apply what is plain together, as other steps of many rows are; returns which.
+
+        Whatever is not plain, or if one of them fails all of them, goes one by one afterwards.
+        """
+        first: dict[UUID, Told] = {}
+        for stored in found:
+            with suppress(Exception):  # it fails again on its own, where that is noted
+                told = self._read(stored)
+                if told.instalment is not None and told.identity == self.context.identity:
+                    first.setdefault(told.instalment, told)
+        if len(first) < 2:
+            return []
+        try:
+            done = self.source.run(
+                partial(apply_plain, context=self.context, many=list(first.values()))
+            )
+        except Exception as error:  # noqa: BLE001 - each is tried on its own next, and says why
+            self.context.log("webhook.one_by_one", events=len(first), error=_text_of(error))
+            return []
+        stored_of = {told.stored.id: told.stored for told in first.values()}
+        for number, verdict in done.items():
+            self._applied(stored_of[number], verdict)
+        return list(done)
 
     def _unless_stopping(self, stored: Stored) -> str | None:
         return None if self.stopping() else self.one(stored)
@@ -79,16 +119,23 @@ class Drain:
             return self._failed(stored, error)
         if verdict is None:
             return "taken"
-        self._log("webhook.applied", stored, state=verdict.state, result=verdict.word)
+        self._applied(stored, verdict)
         return verdict.state
 
-    def _apply(self, stored: Stored) -> Verdict | None:
+    def _applied(self, stored: Stored, verdict: Verdict) -> None:
+        self._log("webhook.applied", stored, state=verdict.state, result=verdict.word)
+
+    def _read(self, stored: Stored) -> Told:
+        """Read an event; raises Unreadable."""
         account = stored.provider_account
         gateway = self.context.channels.gateway(account)
         assert gateway is not None, "only events of configured accounts are read"
         contract = self._contract(account)
         event = gateway.read_event(stored.event_id, stored.payload, represents=contract.represents)
-        told = Told(stored, event, contract, self._mode(account))
+        return Told(stored, event, contract, self._mode(account))
+
+    def _apply(self, stored: Stored) -> Verdict | None:
+        told = self._read(stored)
         fetched: Fetched | None = None
         for _ in range(MOST_FETCHES):
             work = partial(apply_event, context=self.context, told=told, fetched=fetched)

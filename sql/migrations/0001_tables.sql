@@ -180,6 +180,7 @@ CREATE TABLE ledger_transactions (
   source text NOT NULL CHECK (source IN ('answer', 'lookup', 'webhook', 'statement', 'person', 'import')),
   provider_status text, mandate_ref text, actor text NOT NULL DEFAULT engine_actor(), reason text,
   occurred_at timestamptz, booked_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  inbox_id bigint,  -- the stored event that told of it first
   UNIQUE (provider_account, external_movement_id, movement),
   CHECK (movement <> 'collect' OR applied + suspense = amount));
 CREATE INDEX ledger_transactions_instalment ON ledger_transactions (instalment_id) WHERE instalment_id IS NOT NULL;

@@ -29,11 +29,10 @@ ALTER TABLE inbox_conflicts ENABLE ALWAYS TRIGGER inbox_conflicts_append_only;
 CREATE TRIGGER inbox_conflicts_no_truncate BEFORE TRUNCATE ON inbox_conflicts FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
 ALTER TABLE inbox_conflicts ENABLE ALWAYS TRIGGER inbox_conflicts_no_truncate;
 
--- Which event a transaction applies: set by inbox_take for that transaction alone.
+-- Which event is being applied: set by inbox_take and settle, for their transaction alone.
 CREATE FUNCTION engine_event() RETURNS bigint LANGUAGE sql STABLE AS
   $$SELECT NULLIF(current_setting('collections.event', true), '')::bigint$$;
-ALTER TABLE ledger_transactions ADD COLUMN inbox_id bigint REFERENCES inbox;
-ALTER TABLE ledger_transactions ALTER COLUMN inbox_id SET DEFAULT engine_event();
+ALTER TABLE ledger_transactions ADD FOREIGN KEY (inbox_id) REFERENCES inbox, ALTER COLUMN inbox_id SET DEFAULT engine_event();
 ALTER TABLE fact_conflicts ADD COLUMN inbox_id bigint REFERENCES inbox;
 ALTER TABLE fact_conflicts ALTER COLUMN inbox_id SET DEFAULT engine_event();
 CREATE INDEX ledger_transactions_inbox ON ledger_transactions (inbox_id) WHERE inbox_id IS NOT NULL;
@@ -79,17 +78,21 @@ BEGIN
 END $$;
 CREATE TRIGGER inbox_notify AFTER INSERT ON inbox FOR EACH STATEMENT EXECUTE FUNCTION notify_inbox();
 
--- Take one event for this transaction, if nobody has it; then lock its instalment (P16), so that what is read
--- and judged afterwards still holds when it is applied. NULL: somebody else has it, or it is finished.
-CREATE FUNCTION inbox_take(p_id bigint, p_instalment uuid) RETURNS timestamptz LANGUAGE plpgsql VOLATILE AS $$
+-- Take events for this transaction, those that nobody has; then lock their instalments in one order (P16), so
+-- that what is read and judged afterwards still holds when it is applied.
+CREATE FUNCTION inbox_take(p_ids bigint[], p_instalments uuid[]) RETURNS TABLE (id bigint, now timestamptz) LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE taken bigint[];
 BEGIN
-  PERFORM 1 FROM inbox WHERE id = p_id AND state IN ('new', 'parked') AND next_try <= engine_now() FOR UPDATE SKIP LOCKED;
-  IF NOT FOUND THEN
-    RETURN NULL;
+  taken := ARRAY(SELECT b.id FROM inbox b WHERE b.id = ANY (p_ids) AND b.state IN ('new', 'parked') AND b.next_try <= engine_now()
+                  ORDER BY b.id FOR UPDATE SKIP LOCKED);
+  PERFORM 1 FROM instalments t
+    WHERE t.id = ANY (ARRAY(SELECT a.instalment FROM unnest(p_ids, p_instalments) AS a(event, instalment) WHERE a.event = ANY (taken)))
+    ORDER BY t.id FOR UPDATE;
+  IF cardinality(p_ids) = 1 THEN
+    PERFORM set_config('collections.event', p_ids[1]::text, true);
   END IF;
-  PERFORM set_config('collections.event', p_id::text, true);
-  PERFORM 1 FROM instalments WHERE id = p_instalment FOR UPDATE;
-  RETURN engine_now();
+  RETURN QUERY SELECT e, engine_now() FROM unnest(taken) e;
 END $$;
 
 -- An event that could not be applied: tried again later; after so many failures of its own it is dead, and a

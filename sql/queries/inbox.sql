@@ -38,25 +38,31 @@ SELECT id, provider_account, event_id, event_type, payload, waits FROM inbox
  WHERE state IN ('new', 'parked') AND next_try <= engine_now() AND id > %(after)s AND provider_account = ANY (%(accounts)s::text[])
  ORDER BY id LIMIT %(most)s
 
--- name: take(id, instalment)
--- Lock the event and its instalment for this transaction; NULL: not to be had.
-SELECT inbox_take(%(id)s, %(instalment)s) AS now
+-- name: take(ids, instalments)
+-- Lock events and their instalments for this transaction; those that come back are ours.
+SELECT id, now FROM inbox_take(%(ids)s::bigint[], %(instalments)s::uuid[])
 
--- name: standing(account, payment)
--- What our books hold of a payment, whatever the event says whose it is.
-SELECT (SELECT p.instalment_id FROM provider_payments p WHERE (p.provider_account, p.payment_id) = (%(account)s, %(payment)s)) AS recorded,
-       (SELECT t.instalment_id FROM ledger_transactions t WHERE t.payment_id = %(payment)s AND t.provider_account = %(account)s
-           AND t.movement = 'collect') AS booked,
-       (SELECT count(*) FROM ledger_transactions t WHERE t.payment_id = %(payment)s AND t.provider_account = %(account)s
-           AND t.movement = 'collect') AS collects,
-       (SELECT count(*) FROM ledger_transactions t WHERE t.payment_id = %(payment)s AND t.provider_account = %(account)s
-           AND t.movement = 'dispute_opened') AS opened,
-       (SELECT count(*) FROM ledger_transactions t WHERE t.payment_id = %(payment)s AND t.provider_account = %(account)s
-           AND t.movement = 'dispute_won') AS won
+-- name: standing(accounts, payments)
+-- What our books hold of each payment, whatever an event says whose it is.
+SELECT (SELECT p.instalment_id FROM provider_payments p WHERE (p.provider_account, p.payment_id) = (a.account, a.payment)) AS recorded,
+       t.booked, t.collects, t.opened, t.won
+  FROM unnest(%(accounts)s::text[], %(payments)s::text[]) WITH ORDINALITY AS a(account, payment, n)
+ CROSS JOIN LATERAL (
+   SELECT (array_agg(t.instalment_id) FILTER (WHERE t.movement = 'collect'))[1] AS booked, count(*) FILTER (WHERE t.movement = 'collect') AS collects,
+          count(*) FILTER (WHERE t.movement = 'dispute_opened') AS opened, count(*) FILTER (WHERE t.movement = 'dispute_won') AS won
+     FROM ledger_transactions t WHERE t.payment_id = a.payment AND t.provider_account = a.account) t
+ ORDER BY a.n
 
--- name: finish(id, state, result, reason, instalment, payment)
--- The event's end, in the transaction that applied it.
-UPDATE inbox SET state = %(state)s, result = %(result)s, reason = %(reason)s, instalment_id = %(instalment)s, payment_id = %(payment)s,
+-- name: done(ids, results, instalments, payments)
+-- The end of events that were applied, in the transaction that applied them.
+UPDATE inbox b SET state = 'done', result = a.result, reason = NULL, instalment_id = a.instalment, payment_id = a.payment, last_error = NULL,
+       done_at = engine_now()
+  FROM unnest(%(ids)s::bigint[], %(results)s::text[], %(instalments)s::uuid[], %(payments)s::text[]) AS a(id, result, instalment, payment)
+ WHERE b.id = a.id
+
+-- name: finish(id, state, reason, instalment, payment)
+-- The end of an event that is not applied: ignored, or set aside for a person.
+UPDATE inbox SET state = %(state)s, result = NULL, reason = %(reason)s, instalment_id = %(instalment)s, payment_id = %(payment)s,
        last_error = NULL, done_at = engine_now()
  WHERE id = %(id)s
 

@@ -166,8 +166,17 @@ class Stage:
         """Do it on a thread beside the test."""
         return self._hands.submit(work)
 
-    def waited(self) -> None:
-        """Let what was parked have waited as long as it may, and be due now."""
+    def waited(self, count: int) -> None:
+        """Let what is parked have waited as long as it may, until so many events are finished."""
+
+        def finished() -> bool:
+            self.hurry()
+            return len([e for e in self.inbox() if e["done_at"]]) >= count
+
+        self.wait(finished)
+
+    def hurry(self) -> None:
+        """Let what is parked have waited as long as it may, and be due now."""
         self.connection.execute(
             "UPDATE inbox SET waits = %s, next_try = engine_now() WHERE state = 'parked'",
             (MOST_WAITS,),

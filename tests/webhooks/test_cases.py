@@ -93,7 +93,7 @@ def test_a_request_that_is_not_here(stage: Stage) -> None:
     assert stage.drain() == {"parked": 2}
     assert {e["reason"] for e in stage.inbox()} == {"unknown_request"}
     rows.sent(stage.connection, row)
-    stage.waited()
+    stage.hurry()
     stage.drain()
     assert [(e["state"], e["result"]) for e in stage.inbox()] == [("done", "applied")] * 2
     assert rows.request_state(stage.connection, row) == "collected"

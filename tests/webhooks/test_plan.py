@@ -265,8 +265,7 @@ def test_10_money_that_fits_nowhere(stage: Stage) -> None:
     assert stage.credits(payment["id"]) == [row.amount_minor]
     (early,) = stage.inbox(event_id="evt_0")
     assert (early["state"], early["reason"]) == ("parked", "unknown_instalment")
-    stage.waited()
-    stage.settled(2)
+    stage.waited(2)
     assert stage.credits("pay_lost") == [row.amount_minor]
     (item,) = stage.items("unknown_instalment")
     assert (item["payment_id"], item["severity"]) == ("pay_lost", "critical")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import socket
 import time
@@ -94,6 +95,7 @@ def serve(
 
 
 def _server(service: Service, listener: socket.socket, threads: int) -> Any:
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a queue is no news under load
     dispatcher = _Patient()
     dispatcher.set_thread_count(threads)
     return create_server(

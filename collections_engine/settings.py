@@ -117,6 +117,7 @@ class Settings(_Frozen):
     lease_seconds: Seconds = 120
     concurrency: Annotated[int, Field(ge=1, le=256)] = 16
     customer_charges_per_day: Annotated[int, Field(ge=0)] = 0
+    breaker_failures: Annotated[int, Field(ge=0)] = 0
     log_level: Literal["auto", "debug", "info", "warning", "error"] = "auto"
     log_format: Literal["auto", "json", "text"] = "auto"
     retry: Retry = Retry()
@@ -182,12 +183,10 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
     return _Reader(os.environ if environment is None else environment).read()
 
 
-_SIMPLE = (
-    "database_wait_seconds", "home", "timezone", "environment", "gateway_deadline_seconds",
-    "lease_seconds", "concurrency", "customer_charges_per_day", "log_level", "log_format",
-)  # fmt: skip
+_TABLES = ("retry", "calendar", "provider_accounts", "caps")
+_SIMPLE = tuple(n for n in Settings.model_fields if n not in ("database_url", *_TABLES))
 _OTHER = ("CONFIG", "DEBUG", "DATABASE_URL", "DATABASE_URL_FILE", "SIMULATOR_URL")
-_KEYS = ("database_url", *_SIMPLE, "retry", "calendar", "provider_accounts", "caps")
+_KEYS = tuple(Settings.model_fields)
 
 
 class _Reader:

@@ -32,6 +32,7 @@ from collections_engine.settings import ProviderAccount, Settings
 from collections_engine.store import db, embedded, identity, migrate
 from collections_engine.store.db import Connection
 from collections_engine.store.identity import Fingerprint, Identity
+from collections_engine.usecases.breaker import Breaker
 from collections_engine.usecases.context import Channels, Context, Limits
 from collections_engine.usecases.steps import Steps, StepSettings
 
@@ -205,6 +206,7 @@ class Engine:
             accounts_without_lookup=frozenset(n for n, a in accounts.items() if a.allow_no_lookup),
             stopping=stopping,
             log=self.log.info,
+            breaker=Breaker(settings.breaker_failures),
         )
 
     def collect_on(self, due: date) -> date:

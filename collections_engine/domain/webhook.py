@@ -180,15 +180,15 @@ def judge(
             return Look()  # which one? Another may have been opened since
         case (
             FactKind.COLLECTED
-            | FactKind.REFUNDED
             | FactKind.FAILED_LATE
+            | FactKind.REFUNDED
             | FactKind.DISPUTE_OPENED
             | FactKind.DISPUTE_WON
             | FactKind.DISPUTE_LOST
         ) as kind:
             return Apply((of_event(s, p, kind),))
         case FactKind.REFUSED_INVALID:
-            return Look()  # no event says so
+            return Look()  # the answer to a sending: no event says so
         case _ as never:
             assert_never(never)
 

@@ -50,7 +50,7 @@ def parse_json(reply: Reply) -> dict[str, Any]:
 def parse_object(body: bytes) -> dict[str, Any]:
     """Read a JSON object; numbers with a point are refused, not rounded."""
     try:
-        document = json.loads(body, parse_float=_refuse, parse_constant=_refuse)
+        document = _DECODER.decode(body.decode(json.detect_encoding(body)))
     except (ValueError, RecursionError) as error:
         raise Malformed(f"not JSON ({type(error).__name__})") from None
     if not isinstance(document, dict):
@@ -60,6 +60,9 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 def _refuse(_text: str) -> Any:
     raise ValueError("a number with a point or an exponent")
+
+
+_DECODER = json.JSONDecoder(parse_float=_refuse, parse_constant=_refuse)
 
 
 def text(document: Mapping[str, Any], name: str, limit: int = 255) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -50,16 +51,37 @@ class Standing:
 
 
 def receive(connection: Connection, deliveries: Sequence[tuple[str, Delivery]]) -> list[Received]:
-    """Store verified deliveries of these accounts in one durable step; safe to repeat."""
+    """Store verified deliveries of these accounts, durably; safe to repeat, in the order asked."""
+    first: dict[tuple[str, str], Delivery] = {}
+    counts: Counter[tuple[str, str]] = Counter()
+    for account, delivery in deliveries:
+        key = (account, delivery.event_id)
+        first.setdefault(key, delivery)
+        counts[key] += 1
     params = {
-        "accounts": [account for account, _ in deliveries],
-        "events": [d.event_id for _, d in deliveries],
-        "types": [d.event_type for _, d in deliveries],
-        "times": [d.created_at for _, d in deliveries],
-        "payloads": [d.body for _, d in deliveries],
+        "accounts": [account for account, _ in first],
+        "events": [event for _, event in first],
+        "types": [d.event_type for d in first.values()],
+        "times": [d.created_at for d in first.values()],
+        "payloads": [d.body for d in first.values()],
+        "deliveries": [counts[key] for key in first],
     }
     rows = step(connection, query("inbox", "receive"), params)
-    return [Received(row["id"], row["fresh"], row["differs"]) for row in rows]
+    stored = {(row["provider_account"], row["event_id"]): row for row in rows}
+    results: list[Received] = []
+    differing: list[tuple[int, bytes]] = []
+    for account, delivery in deliveries:
+        key = (account, delivery.event_id)
+        row = stored[key]
+        kept = first[key].body if row["kept"] is None else bytes(row["kept"])
+        differs = delivery.body != kept
+        if differs:
+            differing.append((row["id"], delivery.body))
+        results.append(Received(row["id"], row["fresh"] and delivery is first[key], differs))
+    if differing:
+        told = {"ids": [i for i, _ in differing], "payloads": [body for _, body in differing]}
+        step(connection, query("inbox", "differing"), told)
+    return results
 
 
 def due(connection: Connection, accounts: Sequence[str], *, after: int, most: int) -> list[Stored]:

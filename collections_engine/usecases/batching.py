@@ -11,6 +11,7 @@ somebody else has locked, hits only itself.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
@@ -47,10 +48,13 @@ class Batcher(Generic[A, R]):
         *,
         lanes: int = LANES,
         size: int = MAX_BATCH,
+        gather_seconds: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """`gather_seconds`: how long a leader waits for others before it takes its batch."""
         self._flush = flush
         self._lanes = lanes
         self._size = size
+        self._gather_seconds = gather_seconds
         self._lock = threading.Lock()
         self._waiting: deque[_Slot[A, R]] = deque()
         self._flushing = 0
@@ -94,6 +98,8 @@ class Batcher(Generic[A, R]):
     def _lead(self, me: _Slot[A, R]) -> None:
         batch = [me]
         try:
+            if seconds := self._gather_seconds():
+                time.sleep(seconds)
             with self._lock:
                 while self._waiting and len(batch) < self._size:
                     batch.append(self._waiting.popleft())

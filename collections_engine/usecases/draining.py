@@ -21,6 +21,7 @@ TIMER_SECONDS = 1.0
 AFTER_FAULT_SECONDS = 5.0
 CONTEXT_SECONDS = 5.0
 CONCURRENCY = 2
+GIVE_WAY_SECONDS, GIVE_WAY_STEP_SECONDS = 3.0, 0.05
 
 
 def facts_context(
@@ -53,13 +54,16 @@ class Drainer:
         *,
         log: Callable[..., None],
         counted: Callable[[str], None] = lambda _: None,
+        busy: Callable[[], bool] = lambda: False,
     ) -> None:
         self._source, self._connect, self._context_on = source, connect, context
         self._accounts, self._log, self._counted = list(accounts), log, counted
+        self._busy, self._patience = busy, GIVE_WAY_SECONDS
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="drain", daemon=True)
         self._context: Context | None = None
         self._made = 0.0
+        self._waits_for = ""
 
     def start(self) -> None:
         """Begin."""
@@ -82,7 +86,9 @@ class Drainer:
                     inbox.wait(connection, TIMER_SECONDS)
             except Exception as error:  # noqa: BLE001 - the next turn begins on a new connection
                 reason = str(error) if isinstance(error, EngineError) else type(error).__name__
-                self._log("inbox.waiting", reason=reason)
+                if reason != self._waits_for:  # said once, not every few seconds
+                    self._log("inbox.waiting", reason=reason)
+                self._waits_for = reason
                 self._forget()
                 self._stopping.wait(AFTER_FAULT_SECONDS)
             finally:
@@ -95,8 +101,16 @@ class Drainer:
         if self._context is None or time.monotonic() - self._made > CONTEXT_SECONDS:
             self._forget()
             self._context, self._made = self._context_on(connection), time.monotonic()
+            self._waits_for = ""
         drain = Drain(self._source, self._context, self._stopping.is_set, self._counted)
-        drain.run(self._accounts, concurrency=CONCURRENCY)
+        drain.run(self._accounts, concurrency=CONCURRENCY, before_each=self._give_way)
+        self._patience = GIVE_WAY_SECONDS  # nothing is left: the next burst may go first again
+
+    def _give_way(self) -> None:
+        """Let a burst be stored first; but only so long, and then not before the inbox is empty."""
+        while self._busy() and self._patience > 0 and not self._stopping.is_set():
+            self._patience -= GIVE_WAY_STEP_SECONDS
+            self._stopping.wait(GIVE_WAY_STEP_SECONDS)
 
     def _forget(self) -> None:
         if self._context is not None:

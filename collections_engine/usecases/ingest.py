@@ -57,7 +57,13 @@ class Drain:
     _contracts: dict[str, RailContract] = field(default_factory=dict)
     _modes: dict[str, str | None] = field(default_factory=dict)
 
-    def run(self, accounts: Sequence[str], *, concurrency: int = 1) -> dict[str, int]:
+    def run(
+        self,
+        accounts: Sequence[str],
+        *,
+        concurrency: int = 1,
+        before_each: Callable[[], None] = lambda: None,
+    ) -> dict[str, int]:
         """Try every event of these accounts that is due, oldest first; returns what became.
 
         Counted are `done`, `ignored`, `parked`, `dead`, `failed` (to be tried again) and `taken`
@@ -67,6 +73,7 @@ class Drain:
         after = 0
         with ThreadPoolExecutor(concurrency, "drain") as hands:
             while not self.stopping():
+                before_each()
                 read = partial(inbox.due, accounts=accounts, after=after, most=AT_ONCE)
                 found = retrying(self.source, read)
                 plain = self._plain(found) if len(found) > 1 else []

@@ -266,4 +266,4 @@ CREATE TABLE inbox (
     CHECK (state IN ('new', 'parked', 'done', 'ignored', 'dead')),
   tries integer NOT NULL DEFAULT 0, last_error text, next_try timestamptz, done_at timestamptz,
   UNIQUE (provider_account, event_id));
-CREATE INDEX inbox_open ON inbox (next_try, id) WHERE state IN ('new', 'parked');
+CREATE INDEX inbox_open ON inbox (id) WHERE state IN ('new', 'parked');

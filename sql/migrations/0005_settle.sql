@@ -130,7 +130,8 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE tx bigint;
 BEGIN
   INSERT INTO ledger_transactions (provider_account, external_movement_id, movement, payment_id, amount, currency, suspense, source)
-  VALUES (p_account, p_payment, 'collect', p_payment, p_amount, p_currency, p_amount, 'lookup')
+  VALUES (p_account, p_payment, 'collect', p_payment, p_amount, p_currency, p_amount,
+      CASE WHEN COALESCE(current_setting('collections.event', true), '') = '' THEN 'lookup' ELSE 'webhook' END)
   ON CONFLICT (provider_account, external_movement_id, movement) DO NOTHING RETURNING id INTO tx;
   IF tx IS NULL THEN
     RETURN false;

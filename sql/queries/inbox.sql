@@ -1,36 +1,26 @@
 -- The inbox: what providers told, stored first and applied later, each once (I11, P15).
 
--- name: receive(accounts, events, types, times, payloads)
--- Store a batch of verified deliveries, in one order, so that two batches cannot deadlock. A repeat is counted;
--- one with other bytes is kept beside the first and put before a person.
-WITH told AS (
-  SELECT * FROM unnest(%(accounts)s::text[], %(events)s::text[], %(types)s::text[], %(times)s::timestamptz[], %(payloads)s::bytea[])
-    WITH ORDINALITY AS t(account, event, type, at, payload, n)),
-firsts AS (
-  SELECT DISTINCT ON (account, event) account, event, type, at, payload, n, count(*) OVER (PARTITION BY account, event) AS times
-    FROM told ORDER BY account, event, n),
-stored AS (
-  INSERT INTO inbox AS b (provider_account, event_id, event_type, event_at, payload, deliveries)
-  SELECT account, event, type, at, payload, times FROM firsts ORDER BY account, event
-  ON CONFLICT (provider_account, event_id) DO UPDATE
-     SET deliveries = b.deliveries + excluded.deliveries, last_received_at = engine_now()
-  RETURNING b.id, b.provider_account, b.event_id, b.payload, b.xmax = 0 AS fresh),
-differing AS (
-  SELECT DISTINCT ON (s.id, t.payload) s.id, t.account, t.event, t.payload, encode(sha256(t.payload), 'hex') AS hash, encode(sha256(s.payload), 'hex') AS kept
-    FROM told t JOIN stored s ON s.provider_account = t.account AND s.event_id = t.event WHERE t.payload <> s.payload),
-noted AS (
-  INSERT INTO inbox_conflicts (inbox_id, payload, payload_sha256) SELECT id, payload, hash FROM differing ORDER BY id, hash
-  ON CONFLICT DO NOTHING RETURNING inbox_id, payload_sha256),
-shown AS (
-  INSERT INTO review_items (kind, severity, reason, provider_account, payment_id, evidence)
-  SELECT 'event_conflict', 'critical', 'one event was delivered with different contents; the first one counts', d.account, d.event,
-         jsonb_build_object('inbox', d.id, 'kept_sha256', d.kept, 'other_sha256', d.hash)
-    FROM noted c JOIN differing d ON d.id = c.inbox_id AND d.hash = c.payload_sha256 ORDER BY d.account, d.event
-  ON CONFLICT DO NOTHING)
-SELECT t.n, s.id, s.fresh AND t.n = f.n AS fresh, t.payload <> s.payload AS differs
-  FROM told t JOIN stored s ON s.provider_account = t.account AND s.event_id = t.event
-  JOIN firsts f ON f.account = t.account AND f.event = t.event
- ORDER BY t.n
+-- name: receive(accounts, events, types, times, payloads, deliveries)
+-- Store a batch of verified deliveries in one order, so that two batches cannot deadlock. A repeat is counted;
+-- it comes back with the bytes that are kept.
+INSERT INTO inbox AS b (provider_account, event_id, event_type, event_at, payload, deliveries)
+SELECT * FROM unnest(%(accounts)s::text[], %(events)s::text[], %(types)s::text[], %(times)s::timestamptz[], %(payloads)s::bytea[],
+                     %(deliveries)s::integer[]) AS t(account, event, type, at, payload, times) ORDER BY account, event
+ON CONFLICT (provider_account, event_id) DO UPDATE
+   SET deliveries = b.deliveries + excluded.deliveries, last_received_at = engine_now()
+RETURNING b.id, b.provider_account, b.event_id, b.xmax = 0 AS fresh, CASE WHEN b.xmax <> 0 THEN b.payload END AS kept
+
+-- name: differing(ids, payloads)
+-- Deliveries that repeat an event with other bytes: kept beside the first, and put before a person.
+WITH noted AS (
+  INSERT INTO inbox_conflicts (inbox_id, payload, payload_sha256)
+  SELECT DISTINCT t.id, t.payload, encode(sha256(t.payload), 'hex') FROM unnest(%(ids)s::bigint[], %(payloads)s::bytea[]) AS t(id, payload) ORDER BY 1, 3
+  ON CONFLICT DO NOTHING RETURNING inbox_id, payload_sha256)
+INSERT INTO review_items (kind, severity, reason, provider_account, payment_id, evidence)
+SELECT 'event_conflict', 'critical', 'one event was delivered with different contents; the first one counts', b.provider_account, b.event_id,
+       jsonb_build_object('inbox', b.id, 'kept_sha256', encode(sha256(b.payload), 'hex'), 'other_sha256', n.payload_sha256)
+  FROM noted n JOIN inbox b ON b.id = n.inbox_id ORDER BY b.provider_account, b.event_id
+ON CONFLICT DO NOTHING
 
 -- name: due(after, accounts, most)
 -- What can be tried now, oldest first; nothing is locked yet. An account that is not configured here waits.

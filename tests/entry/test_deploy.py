@@ -145,7 +145,11 @@ def test_services_start_what_the_command_line_knows(path: Path) -> None:
     asked = [sys.executable, "-m", "collections_engine", words[0], "--help"]
     shown = subprocess.run(asked, capture_output=True, text=True, cwd=ROOT, check=True)
     assert all(word in shown.stdout for word in words[1:])
-    assert (service["Type"], service["SuccessExitStatus"]) == ("oneshot", "3")
+    if words[0] == "serve":  # it stays up, and is started again unless that would not help
+        assert (service["Type"], service["Restart"]) == ("exec", "always")
+        assert service["RestartPreventExitStatus"] == "2 4"
+    else:
+        assert (service["Type"], service["SuccessExitStatus"]) == ("oneshot", "3")
     assert service["EnvironmentFile"].startswith("/")  # a leading - would run without its settings
 
 

@@ -99,6 +99,11 @@ def fill(connection: psycopg.Connection[Any]) -> None:
             " gen_random_uuid(), now(), 'x', 'x', 'provider_collected', now()"
             " FROM instalments WHERE status = 'paid'"
         ),
+        (
+            "INSERT INTO inbox (provider_account, event_id, event_type, payload, state, done_at)"
+            " SELECT 'simulator', 'evt_' || g, 'payment.collected', 'x', 'done', now()"
+            f" FROM generate_series(1, {ROWS}) g"
+        ),
     ):
         connection.execute(statement.encode())
     connection.execute("SET session_replication_role = origin")
@@ -127,7 +132,7 @@ def indexes(nodes: list[dict[str, Any]]) -> set[str]:
 
 def scanned_whole(nodes: list[dict[str, Any]]) -> set[str]:
     """Which big tables a plan reads from end to end."""
-    big = {"instalments", "payment_requests"}
+    big = {"instalments", "payment_requests", "inbox"}
     return {n["Relation Name"] for n in nodes if n["Node Type"] == "Seq Scan"} & big
 
 
@@ -199,6 +204,14 @@ QUICK: list[tuple[str, str, dict[str, Any]]] = [
         {"requests": [uuid4()], "instalments": [uuid4()], "account": "a", "payments": []},
     ),
     ("identity", "clock", {}),
+    ("inbox", "due", {"after": 0, "accounts": ["simulator"], "most": 64}),
+    ("inbox", "standing", {"accounts": ["simulator"], "payments": ["pay_1"]}),
+    ("inbox", "figures", {}),
+    (
+        "inbox",
+        "done",
+        {"ids": [1], "results": ["applied"], "instalments": [None], "payments": [None]},
+    ),
 ]
 
 
@@ -208,3 +221,11 @@ def test_what_runs_once_per_row_reads_no_table_whole(
 ) -> None:
     """The statements of the page, and those before a run, go by an index."""
     assert scanned_whole(plan(shared, queries.query(module, name), values)) == set()
+
+
+def test_what_is_due_is_found_beside_much_that_is_done(
+    shared: psycopg.Connection[Any],
+) -> None:
+    """The drain reads what is open, however much was applied before."""
+    values = {"after": 0, "accounts": ["simulator"], "most": 64}
+    assert indexes(plan(shared, queries.query("inbox", "due"), values)) == {"inbox_open"}

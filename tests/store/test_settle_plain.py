@@ -183,6 +183,27 @@ def test_a_plain_batch_is_taken_whole_and_writes_the_loop_s_books(flight: Sent) 
     assert {word for _, word, *_ in again} == {"already"}
 
 
+def test_events_of_a_provider_are_taken_as_answers_are(flight: Sent) -> None:
+    """A stored event needs no answer to be plain; both ways each booking carries its number."""
+    items = []
+    for row in flight.rows:
+        found = flight.connection.execute(
+            "INSERT INTO inbox (provider_account, event_id, event_type, payload)"
+            " VALUES (%s, %s, 'payment.collected', '{}') RETURNING id",
+            (row.provider_account, row.external_ref),
+        ).fetchone()
+        assert found is not None
+        items.append(replace(flight.item(row, told=True), event=found[0]))
+    assert taken(flight.connection, items) == set(range(len(items)))
+    assert set(same_both_ways(flight.connection, items)) == {"applied"}
+    settle(flight.connection, items)
+    booked = flight.connection.execute(
+        "SELECT b.event_id = i.external_ref FROM ledger_transactions t JOIN inbox b"
+        " ON b.id = t.inbox_id JOIN instalments i ON i.id = t.instalment_id"
+    ).fetchall()
+    assert booked == [(True,)] * len(items)
+
+
 def test_the_same_facts_without_the_payment_s_amount_go_through_the_loop(flight: Sent) -> None:
     """Absent, it is not plain; the books are the same but for nothing."""
     items = [flight.item(row) for row in flight.rows]

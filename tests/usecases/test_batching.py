@@ -100,6 +100,27 @@ def test_a_second_lane_opens_for_a_well_filled_batch_only() -> None:
     assert callers.results == {ask: -ask for ask in range(9)}
 
 
+def test_a_leader_that_gathers_takes_those_who_come_meanwhile() -> None:
+    """In a burst one commit carries them all: nothing is flushed before the leader has waited."""
+    flush, enough = Flush(), threading.Event()
+
+    def gather() -> float:
+        assert enough.wait(PATIENCE)
+        return 0.0
+
+    batcher = Batcher(flush, lanes=1, gather_seconds=gather)
+    callers = Callers(batcher)
+    callers.hand_in(1)
+    wait_until(lambda: batcher._flushing == 1)
+    callers.hand_in(2, 3)
+    wait_until(lambda: len(batcher._waiting) == 2)
+    assert flush.batches == []
+    enough.set()
+    flush.open()
+    callers.join()
+    assert [sorted(batch) for batch in flush.batches] == [[1, 2, 3]]
+
+
 def test_a_batch_never_exceeds_its_size() -> None:
     """What does not fit leads on in the same lane."""
     flush = Flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -19,6 +20,7 @@ from uuid import UUID
 import psycopg
 
 from collections_engine.domain.outcome import Fact
+from collections_engine.domain.request import instalment_id
 from collections_engine.domain.webhook import Delivery
 from collections_engine.simulator.signing import WebhookSigner
 from collections_engine.store import identity, inbox, settlement
@@ -71,10 +73,24 @@ class Service:
         with ThreadPoolExecutor(len(events)) as hands:
             return list(hands.map(self.deliver, events))
 
+    def refuses(self) -> bool:
+        """Whether no new connection is accepted."""
+        parts = urlsplit(self.url)
+        try:
+            socket.create_connection((str(parts.hostname), int(parts.port or 0)), 1).close()
+        except OSError:
+            return True
+        return False
+
     def kill(self) -> None:
         """Kill -9."""
         self.process.kill()
         self._end()
+
+    def ended(self) -> int:
+        """Wait for its end; the exit code."""
+        self._end()
+        return self.process.returncode
 
     def stop(self) -> str:
         """SIGTERM; what it had written to standard error."""
@@ -131,6 +147,18 @@ class Stage:
         bound = (ACCOUNT, described.fingerprint, described.account, described.mode)
         self.source.run(lambda c: identity.bind(c, *bound))
         return made
+
+    def row(self) -> Row:
+        """The row that `seed()` will make, before it does."""
+        return Row(
+            id=instalment_id(rows.IDENTITY, "i-1"),
+            external_ref="i-1",
+            customer_ref="c-i-1",
+            mandate_ref="MD-i-1",
+            amount_minor=4900,
+            currency="GBP",
+            due_date=rows.DAY,
+        )
 
     def charge(self, row: Row, attempt: int = 1) -> Outcome:
         """Run the page on a row."""
@@ -201,9 +229,19 @@ class Stage:
         ]
         self.source.run(lambda c: inbox.receive(c, told))
 
-    def drain(self) -> dict[str, int]:
+    def world_of(self, url: str) -> Context:
+        """A context whose gateway is somewhere else."""
+        return context(self.source, gateway(url, webhook_secrets=SECRET))
+
+    def lock_timeout(self, value: str) -> None:
+        """How long the drain's connections wait for a lock from now on."""
+        self.source.close()
+        self.source = Source(self.database)
+        self.source.run(lambda c: c.execute(f"SET lock_timeout = '{value}'".encode()))
+
+    def drain(self, world: Context | None = None) -> dict[str, int]:
         """One pass over what is due; what became of it."""
-        return Drain(self.source, self.world()).run([ACCOUNT])
+        return Drain(self.source, world or self.world()).run([ACCOUNT])
 
     def settle(self, fact: Fact) -> str:
         """Apply a fact that somebody else found, in a step of its own."""

@@ -273,3 +273,8 @@ def test_10_money_that_fits_nowhere(stage: Stage) -> None:
         "SELECT sum(amount) FROM ledger_entries WHERE account = 'suspense/unknown'"
     ).fetchone() or (None,)
     assert entry == -row.amount_minor
+    told_by = stage.fresh(
+        "SELECT t.source, b.event_id FROM ledger_transactions t JOIN inbox b ON b.id = t.inbox_id"
+        " WHERE t.payment_id = 'pay_lost'"
+    )
+    assert told_by == [("webhook", "evt_0")]

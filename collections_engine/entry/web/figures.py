@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -44,10 +45,11 @@ class Figures:
             registry=registry,
         )
         registry.register(_Inbox(source))
+        self._labelled = cache(self._deliveries.labels)
 
     def delivered(self, account: str, result: str) -> None:
         """Count a delivery; `account` is one of our own names."""
-        self._deliveries.labels(account, result).inc()
+        self._labelled(account, result).inc()
 
     def applied(self, state: str) -> None:
         """Count an event that was tried."""

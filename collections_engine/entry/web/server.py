@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections_engine.usecases.context import Context
     from collections_engine.wiring import Engine
 
-THREADS = 16
+THREADS = 32
 GRACE_SECONDS = 10.0
 BACKLOG = 1024
 IDLE_SECONDS = 60
@@ -73,6 +73,7 @@ def serve(
     def stop(_number: int, _frame: FrameType | None) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)  # the second one ends the process at once
+        listener.close()  # who comes from now on is refused, not left waiting
         raise SystemExit
 
     before = {n: signal.signal(n, stop) for n in (signal.SIGTERM, signal.SIGINT)}
@@ -130,4 +131,5 @@ def _drainer(engine: Engine, service: Service) -> Drainer:
         list(engine.gateways),
         log=engine.log.info,
         counted=service.figures.applied,
+        busy=service.receive.busy,
     )

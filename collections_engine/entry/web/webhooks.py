@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import falcon
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 MAX_BODY_BYTES = 1 << 20
 RETRY_AFTER_SECONDS = "5"
+RECEIVED = b'{"received": true}'
 
 
 class Webhooks:
@@ -44,8 +46,7 @@ class Webhooks:
             figures.delivered(account, "too_large")
             _say(resp, 413, "too_large", f"more than {MAX_BODY_BYTES} bytes")
             return
-        headers = {name.lower(): value for name, value in req.headers.items()}
-        found = gateway.receive(headers, body, service.now())
+        found = gateway.receive(_Headers(req), body, service.now())
         if isinstance(found, Refusal):
             figures.delivered(account, "refused")
             self._log.warning("webhook.refused", account=account, reason=found.reason)
@@ -64,7 +65,26 @@ class Webhooks:
         figures.delivered(account, result)
         resp.status = taken
         if taken != 204:
-            resp.media = {"received": True}
+            resp.data = RECEIVED
+
+
+class _Headers(Mapping[str, str]):
+    """The request's headers by their lower-case names, each looked up when it is asked for."""
+
+    def __init__(self, req: falcon.Request) -> None:
+        self._req = req
+
+    def __getitem__(self, name: str) -> str:
+        found = self._req.get_header(name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.lower() for name in self._req.headers)
+
+    def __len__(self) -> int:
+        return len(self._req.headers)
 
 
 def _read(req: falcon.Request) -> bytes | None:

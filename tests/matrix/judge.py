@@ -8,6 +8,7 @@ from uuid import UUID
 import psycopg
 
 from tests.matrix import tables as t
+from tests.matrix import telling
 from tests.support import invariants, rows
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 INVENTED = frozenset({"two_matches", "foreign", "stale"})
 """Lookups that show payments which never were so: what they made us book is open for a person."""
 HIDING = frozenset({"lag", "lost_page"})
-BY_THE_KEY = ("page", "charge", "import", "recovery")
+BY_THE_KEY = ("page", "charge", "import", "recovery", "inbox")
 """Groups whose faults are crashes only: on a rail that replays keys every row ends paid, once."""
 
 
@@ -69,7 +70,8 @@ def end_of(act: Act, connection: psycopg.Connection[Any], day: date) -> str:
         " AND instalment_id = %s",
         (act.row.id,),
     ).fetchall()[0][0]
-    if act.cell.rail == "replay" and act.cell.group in BY_THE_KEY:
+    told = telling.hears(act.cell) and act.cell.group != "answer"
+    if told or (act.cell.rail == "replay" and act.cell.group in BY_THE_KEY):
         if review is not None and review == _decided_by_rule(act):
             return "" if collected <= 1 else f"I1: {collected} credits"
         if (status, review, collected) != ("paid", None, 1):
@@ -94,4 +96,5 @@ def story(connection: psycopg.Connection[Any], rail: Rail, act: Act) -> str:
     both = invariants._Books(connection, rail.read("books"))
     if act.row.id not in both.rows:
         return f"--- {act.row.external_ref} is not there"
-    return "\n".join(invariants._history(both, act.row.id))
+    told = telling.story(connection, act) if telling.hears(act.cell) else ()
+    return "\n".join([*invariants._history(both, act.row.id), *told])

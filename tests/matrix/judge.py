@@ -41,7 +41,8 @@ def excused(
 ) -> bool:
     """What only the rail itself has made untrue, and nobody could know.
 
-    For as long as a lookup lies, a payment by hand that it does not show, or one that it hides
+    Until the next drain, a payment by hand whose event is in the inbox and was too early; for as
+    long as a lookup lies, a payment by hand that it does not show, or one that it hides
     longer than the rail declares from the person who gives a verdict (the next lookup finds it,
     before anything is sent); at any time a credit for a payment that it invented and that a person
     has been shown; and one unit more than was asked for where the rail itself moves it so.
@@ -49,6 +50,8 @@ def excused(
     c = act.cell
     hidden = c.point == "first" or (c.partner == "not_collected" and c.fault in HIDING)
     if name == "I2" and not final and c.group == "lookup" and hidden:
+        return True
+    if name == "I2" and not final and telling.waits(act, connection):
         return True
     invented = "_twin" in text or "_foreign" in text or "pay_foreign" in text
     if name == "I1" and act.cell.fault == "booked_wrong_amount":
@@ -70,7 +73,8 @@ def end_of(act: Act, connection: psycopg.Connection[Any], day: date) -> str:
         " AND instalment_id = %s",
         (act.row.id,),
     ).fetchall()[0][0]
-    told = telling.hears(act.cell) and act.cell.group != "answer"
+    c = act.cell
+    told = telling.hears(c) and c.group != "answer" and c.fault not in INVENTED
     if told or (act.cell.rail == "replay" and act.cell.group in BY_THE_KEY):
         if review is not None and review == _decided_by_rule(act):
             return "" if collected <= 1 else f"I1: {collected} credits"

@@ -140,6 +140,17 @@ def breach(act: Act, inbox: Mapping[str, str], *, final: bool) -> str:
     return f"I13: events that never came to an end: {waiting}" if final and waiting else ""
 
 
+def waits(act: Act, connection: psycopg.Connection[Any]) -> bool:
+    """Whether an event of the row that came before the row is parked in the inbox."""
+    return bool(
+        connection.execute(
+            "SELECT FROM inbox WHERE state = 'parked' AND reason = 'unknown_instalment'"
+            " AND event_id = ANY (%s)",
+            (sorted(act.told),),
+        ).fetchall()
+    )
+
+
 def story(connection: psycopg.Connection[Any], act: Act) -> Iterable[str]:
     """What the inbox holds of the row, for whoever reads the failure."""
     rows: Sequence[tuple[Any, ...]] = connection.execute(

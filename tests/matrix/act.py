@@ -15,7 +15,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tests.matrix import tables as t
+from tests.matrix import telling
 from tests.support.httpproxy import HttpProxy
+from tests.support.importing import import_text
 from tests.support.workers import Worker, wait_until
 
 if TYPE_CHECKING:
@@ -78,6 +80,10 @@ class Act:
     cut: Cut | None = None
     stop: Stop | None = None
     stopped_at: float = 0.0
+    told: set[str] = field(default_factory=set)
+    """Ids of the events that were answered 2xx."""
+    disputed: str = ""
+    """The payment that its partner disputed at the rail."""
 
     def need(self, happened: bool, what: str) -> None:
         """The fault's own evidence."""
@@ -121,7 +127,9 @@ class Act:
             return "importing", {"text": import_text(self.row)}
         if c.group == "desk":
             return "operator", self._verb(c.subject.removeprefix("desk_"))
-        return "page", {}
+        if c.subject == "inbox_insert":
+            return "receiving", {"rounds": [telling.events(self.stage.rail)[self.row.id]]}
+        return ("draining" if c.group == "inbox" else "page"), {}
 
     def _verb(self, verb: str) -> dict[str, Any]:
         if verb == "collected":
@@ -141,8 +149,12 @@ class Act:
             "chargeback": ("chargeback", {}),
             "recovery": ("recovering", {}),
         }
-        if c.subject == "import":
+        if c.partner in t.TOLD:
+            what, more = "receiving", {"rounds": telling.rounds(self), "apply": True}
+        elif c.subject == "import":
             what, more = "importing", {"text": import_text(self.row)}
+        elif c.group == "inbox" and c.partner == "same":
+            what, more = self._job()
         elif c.partner in jobs:
             what, more = jobs[c.partner]
         else:
@@ -179,7 +191,7 @@ class Act:
 
     def _durable(self) -> None:
         c = self.cell
-        explicit = c.subject == "import"
+        explicit = c.subject in t.EXPLICIT
         text = t.STATEMENTS.get(c.subject, "BEGIN" if c.point == "begin" else "COMMIT")
         point: Any = "applied" if c.point == "after" else c.point
         self.cut = self.stage.cutter.stop(self.name, text, point, explicit=explicit)
@@ -187,7 +199,8 @@ class Act:
             self.stop = self.proxy.stop(t.NEXT_MESSAGE[c.subject], "unforwarded")
         self.start()
         self.need(self.cut.arrived(), f"statement {text}")
-        self.enters("before", may_wait=explicit)  # it holds its locks already
+        locked = explicit and (c.subject == "import" or c.point != "begin")
+        self.enters("before", may_wait=locked)  # it holds its locks already
         self.cut.go()
         self.need(self.cut.wait(), f"point {c.point}")
         if self.stop is not None:
@@ -342,6 +355,7 @@ class Act:
             said = answer_of(one)
             if "traceback" in said and not (one is self.worker and _allowed(c, said)):
                 raise AssertionError(f"a worker failed: {said['traceback']}")
+            telling.heard(self, said)
         self._evidence()
         self.proxy.close()
 
@@ -381,14 +395,3 @@ def answer_of(worker: Worker) -> dict[str, Any]:
     wait_until(worker.result.exists, 5)
     answer: dict[str, Any] = json.loads(worker.result.read_text())
     return answer
-
-
-def import_text(row: Row) -> str:
-    """An import file of this one row."""
-    header = "external_ref,customer_ref,mandate_ref,due_date,amount,currency\n"
-    amount = f"{row.amount_minor // 100}.{row.amount_minor % 100:02d}"
-    due = row.due_date.isoformat()
-    return (
-        f"{header}{row.external_ref},{row.customer_ref},{row.mandate_ref},{due},{amount},"
-        f"{row.currency}\n"
-    )

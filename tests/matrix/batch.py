@@ -8,24 +8,27 @@ wake, then the next runs take everything over, and both books are compared row b
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg.rows import dict_row
 
+from collections_engine.domain.webhook import Delivery
 from collections_engine.gateways.simulator import SimulatorGateway
-from collections_engine.store import identity
-from tests.matrix import judge
+from collections_engine.store import identity, inbox
+from tests.matrix import judge, telling
 from tests.matrix import tables as t
-from tests.matrix.act import Act, NotFired, import_text
+from tests.matrix.act import Act, NotFired
 from tests.matrix.cutter import Cutter
 from tests.support import rows
 from tests.support.database import Clock, create_database, database_name, drop_database
 from tests.support.httpproxy import HttpProxy
+from tests.support.importing import import_text
 from tests.support.workers import wait_until
 
 if TYPE_CHECKING:
@@ -180,6 +183,10 @@ class Batch:
                 self.rail.fault("status", status=503, on="lookup", reference=act.row.reference)
         if self.sent:
             self._send_before()
+        if any(act.cell.subject == "inbox_apply" for act in self.acts):
+            made = telling.events(self.rail)
+            applied = [a for a in self.acts if a.cell.subject == "inbox_apply"]
+            self._deliver([(a, made[a.row.id]) for a in applied])
 
     def _bind(self) -> None:
         """The account is bound, as the first run does (P18)."""
@@ -287,16 +294,48 @@ class Batch:
             result.fired = act.fired
         self.rail.control("faults", faults=[])
         self.rail.control("release", action="drop")
-        self.connection.execute("UPDATE instalments SET has_open_chargeback = false")
+        closed = [act.row.id for act in self.acts if not act.disputed]
+        self.connection.execute(
+            "UPDATE instalments SET has_open_chargeback = false WHERE id = ANY (%s)", (closed,)
+        )
         self._import_again()
+        self._tell("before_run")
         self.advance(LEASE + 30)
         self._next_run()
         self.rail.control("execute-late")
+        for act in self.acts:
+            if act.cell.partner == "dispute" and act.disputed:
+                self.rail.control(f"payments/{act.disputed}", action="dispute_win")
+        self._tell("after_run")
         self.advance(SENT_BEFORE_SECONDS)
         self._next_run()
         self.advance(86_400)
         self.day += timedelta(days=1)
         self._next_run()
+
+    def _tell(self, when: str) -> None:
+        """The provider delivers what is to come late, and again what was not answered."""
+        made, todo = telling.events(self.rail), []
+        for act in self.acts:
+            try:
+                todo.append((act, telling.left(act, made, when)))
+            except NotFired as error:
+                result = self.results[act.cell.id]
+                result.fault = result.fault or f"{NOT_FIRED}: {error}"
+        self._deliver(todo)
+
+    def _deliver(self, todo: Sequence[tuple[Act, list[dict[str, Any]]]]) -> None:
+        """Store events as the service does; they are answered then."""
+        asks = [
+            (rows.ACCOUNT, Delivery(e["id"], e["type"], None, json.dumps(e).encode()))
+            for _, many in todo
+            for e in many
+        ]
+        if asks:
+            with psycopg.connect(self.database, autocommit=True, row_factory=dict_row) as c:
+                inbox.receive(c, asks)
+        for act, many in todo:
+            act.told |= {e["id"] for e in many}
 
     def _import_again(self) -> None:
         for act in self.acts:
@@ -314,6 +353,7 @@ class Batch:
 
     def _judge(self, *, final: bool) -> None:
         found = judge.breaches(self.connection, self.rail.read("books"), final=final)
+        stored = telling.stored(self.connection)
         owner = {act.row.id: act for act in self.acts}
         when = "at the end" if final else "after the fault"
         for name, row, text in found:
@@ -325,9 +365,10 @@ class Batch:
                     one, name, text, self.connection, final=final
                 ):
                     result.fault = f"{name} {when}: {text}"
-        if final:
-            for act in self.acts:
-                result = self.results[act.cell.id]
+        for act in self.acts:
+            result = self.results[act.cell.id]
+            result.fault = result.fault or telling.breach(act, stored, final=final)
+            if final:
                 said = judge.end_of(act, self.connection, self.day)
                 result.fault = result.fault or said
         for act in self.acts:

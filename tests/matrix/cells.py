@@ -56,6 +56,27 @@ def _another_rail(c: Cell) -> bool:
     return c.rail not in t.BOTH_ENTRIES
 
 
+def _nothing_to_tell(c: Cell) -> bool:
+    """Whether no payment of the row can be at the rail when it is to be told of."""
+    late = c.partner == "webhook_late"
+    match c.group:
+        case "page":
+            return c.subject != "record"
+        case "charge":
+            executed = c.point in ("executed", "half_reply")
+            return not (executed and (late or c.entry == "during"))
+        case "answer":
+            if c.fault == "timeout_late":
+                return c.entry != "after_run"
+            return c.fault in t.UNMOVED_ANSWERS or not (late or c.entry == "during")
+        case "lookup":
+            return c.point == "unmoved"
+        case "desk" | "recovery":
+            return t.MOVED_BEFORE.get(c.subject) != "yes"
+        case _:
+            return False
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "stop inside a statement",
@@ -89,6 +110,7 @@ RULES: tuple[Rule, ...] = (
             and (
                 (c.subject == "permit" and c.partner == "chargeback")
                 or (c.subject == "claim" and c.partner in t.TAKERS)
+                or (c.subject == "recovery_claim" and c.partner in t.TOLD)
             )
         ),
     ),
@@ -128,7 +150,7 @@ RULES: tuple[Rule, ...] = (
         "they meet every partner on the first rail while the fault lasts, every rail alone",
         lambda c: (
             c.group in ("desk", "recovery")
-            and c.partner != "none"
+            and c.partner not in ("none", *t.TOLD)
             and (c.rail != t.FIRST_RAIL or c.entry == "before")
         ),
     ),
@@ -138,25 +160,31 @@ RULES: tuple[Rule, ...] = (
         " for them, beside workers and a chargeback",
         lambda c: (
             c.group == "desk"
-            and c.partner not in ("none", "same", "retry", "chargeback", "recovery")
+            and c.partner not in ("none", "same", "retry", "chargeback", "recovery", *t.TOLD)
         ),
     ),
     Rule(
         "doors and entries on the other rails",
-        "a second worker is refused by the same claim through whichever door and whenever; on rails"
-        " beyond the first two it enters by one door, while the fault lasts",
+        "a second worker is refused by the same claim through whichever door and whenever, a second"
+        " delivery by the same unique event; on rails beyond the first two one door is enough,"
+        " while the fault lasts",
         lambda c: (
-            c.group in ("page", "charge", "answer", "lookup")
+            c.group not in ("import", "desk")
             and _another_rail(c)
-            and (c.entry == "before" or c.partner in ("door", "backfill", "retry"))
+            and (c.entry == "before" or c.partner in ("door", "backfill", "retry", "webhook_twice"))
         ),
     ),
     Rule(
         "imports know no rail and no request",
-        "nothing can be claimed, disputed or judged before the import's COMMIT: only another import"
-        " of the same file is beside it",
+        "nothing can be claimed or judged before the import's COMMIT: beside it are another import"
+        " of the same file, and webhooks of a payment by hand that come too early",
         lambda c: (
-            c.subject == "import" and (c.rail != t.FIRST_RAIL or c.partner not in ("none", "same"))
+            c.subject == "import"
+            and (
+                c.rail != t.FIRST_RAIL
+                or c.partner not in ("none", "same", *t.TOLD)
+                or c.partner in ("webhook_late", "dispute")
+            )
         ),
     ),
     Rule(
@@ -201,11 +229,42 @@ RULES: tuple[Rule, ...] = (
         " covered by tests/crash/test_kinds_of_rail.py",
         lambda c: c.subject == "lookup" and c.point == "first" and c.fault in ("lag", "lost_page"),
     ),
+    Rule(
+        "webhooks before there is a payment",
+        "a rail tells of payments: before it has executed a charge it has nothing to tell",
+        lambda c: c.partner in t.TOLD and _nothing_to_tell(c),
+    ),
+    Rule(
+        "disputes of payments that were declined",
+        "only a collected payment can be disputed",
+        lambda c: c.partner in t.STORIES and c.group == "answer" and c.fault in t.DECLINES,
+    ),
+    Rule(
+        "the inbox beside the same delivery under another name",
+        "its event is delivered by the cell itself: a second delivery of it is `webhook`, a second"
+        " drain or receiver `same`; a third, or one that comes late, is one more of them",
+        lambda c: c.group == "inbox" and c.partner in ("webhook_twice", "webhook_late"),
+    ),
+    Rule(
+        "webhooks beside a person on each rail",
+        "the person's question and the drain meet in one lock and one count of facts: two rails,"
+        " one that replays and one that is asked, stand for all",
+        lambda c: c.group == "desk" and c.partner in t.TOLD and _another_rail(c),
+    ),
+    Rule(
+        "receiving knows no rail",
+        "the insert touches no instalment and asks no provider: partners on the first two rails,"
+        " every rail without a partner",
+        lambda c: c.subject == "inbox_insert" and c.partner != "none" and _another_rail(c),
+    ),
 )
 
 
 def _product() -> Iterator[Cell]:
-    partners = [("none", "")] + [(p, e) for p in t.PARTNERS for e in t.ENTRIES]
+    partners = [("none", "")]
+    for name in t.PARTNERS:
+        entries = t.LATE_ENTRIES if name == "webhook_late" else t.ENTRIES
+        partners += [(name, entry) for entry in entries]
     for group, axes in t.GROUPS.items():
         for subject, point, fault in axes:
             for (partner, entry), rail in product(partners, t.RAILS):

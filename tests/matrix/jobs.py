@@ -9,6 +9,7 @@ that one cell's partner does not finish another cell.
 from __future__ import annotations
 
 import io
+import json
 import signal
 import sys
 from dataclasses import replace
@@ -22,6 +23,8 @@ from tests.support.workers import Job
 if TYPE_CHECKING:
     from collections_engine.store.db import Connection
     from collections_engine.usecases.context import Context
+
+EVERY_EVENT = 10_000
 
 
 def _interrupt(*_: object) -> None:
@@ -115,13 +118,15 @@ def whole(job: Job) -> dict[str, Any]:
 
 
 def drive(job: Job) -> dict[str, Any]:
-    """The next run over everything: how a batch is driven on after its faults."""
+    """The next run over everything, after a drain: how a batch is driven on after its faults."""
     from collections_engine.store import db
+    from collections_engine.usecases.ingest import Drain
     from collections_engine.usecases.run import RunOptions, run
-    from tests.support.engine import Source
+    from tests.support.engine import ACCOUNT, Source
 
     _, context = _prepare(job)
     source = Source(job["database"], job["actor"])
+    Drain(source, context).run([ACCOUNT])
     alive = db.connect(job["database"], job["actor"])
     try:
         options = RunOptions("run", context.business_date, concurrency=4)
@@ -143,6 +148,50 @@ def recovering(job: Job) -> dict[str, Any]:
     for row in mine:
         recover._work(row, source, context, summary)()
     return summary.document()
+
+
+def receiving(job: Job) -> dict[str, Any]:
+    """The service: store each delivery and answer it; `apply` works each round off."""
+    from collections_engine.domain.webhook import Delivery
+    from collections_engine.store import inbox
+    from collections_engine.usecases.ingest import Drain
+    from collections_engine.usecases.receiving import Receiver
+    from tests.support.engine import ACCOUNT
+
+    source, context = _prepare(job)
+    due = inbox.due
+    mine = UUID(job["row"]).hex.encode()
+
+    def narrowed(connection: Connection, accounts: Any, *, after: int, most: int) -> list[Any]:
+        found = due(connection, accounts, after=after, most=max(most, EVERY_EVENT))
+        return [event for event in found if mine in event.payload]
+
+    vars(inbox)["due"] = narrowed
+    receive = Receiver(source)
+    stored, became = [], []
+    for events in job["rounds"]:
+        for event in events:
+            body = json.dumps(event).encode()
+            if receive(ACCOUNT, Delivery(event["id"], event["type"], None, body)) is not None:
+                stored.append(event["id"])
+        if job.get("apply"):
+            became.append(Drain(source, context).run([ACCOUNT]))
+    return {"stored": stored, "became": became}
+
+
+def draining(job: Job) -> dict[str, Any]:
+    """Apply one row's events, in the main thread; what went wrong is named as in the log."""
+    from collections_engine.store import inbox
+    from collections_engine.usecases.ingest import Drain
+    from tests.support.engine import ACCOUNT
+
+    source, context = _prepare(job)
+    said: list[Any] = []
+    context = replace(context, log=lambda name, **more: said.append([name, more]))
+    found = source.run(lambda c: inbox.due(c, [ACCOUNT], after=0, most=EVERY_EVENT))
+    mine = UUID(job["row"]).hex.encode()
+    drain = Drain(source, context)
+    return {"became": [drain.one(event) for event in found if mine in event.payload], "log": said}
 
 
 def operator(job: Job) -> list[str]:
@@ -223,6 +272,8 @@ JOBS = {
     "whole": whole,
     "drive": drive,
     "recovering": recovering,
+    "receiving": receiving,
+    "draining": draining,
     "operator": operator,
     "chargeback": chargeback,
     "importing": importing,
@@ -230,6 +281,6 @@ JOBS = {
 
 if __name__ == "__main__":
     workers.JOBS.update(JOBS)
-    for name in ("resolve", "run", "importing", "recover", "collect"):
+    for name in ("resolve", "run", "importing", "recover", "collect", "receiving", "ingest"):
         __import__(f"collections_engine.usecases.{name}")
     workers.serve(sys.stdin)

@@ -8,6 +8,7 @@ from uuid import UUID
 import psycopg
 
 from tests.matrix import tables as t
+from tests.matrix import telling
 from tests.support import invariants, rows
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 INVENTED = frozenset({"two_matches", "foreign", "stale"})
 """Lookups that show payments which never were so: what they made us book is open for a person."""
 HIDING = frozenset({"lag", "lost_page"})
-BY_THE_KEY = ("page", "charge", "import", "recovery")
+BY_THE_KEY = ("page", "charge", "import", "recovery", "inbox")
 """Groups whose faults are crashes only: on a rail that replays keys every row ends paid, once."""
 
 
@@ -40,7 +41,8 @@ def excused(
 ) -> bool:
     """What only the rail itself has made untrue, and nobody could know.
 
-    For as long as a lookup lies, a payment by hand that it does not show, or one that it hides
+    Until the next drain, a payment by hand whose event is in the inbox and was too early; for as
+    long as a lookup lies, a payment by hand that it does not show, or one that it hides
     longer than the rail declares from the person who gives a verdict (the next lookup finds it,
     before anything is sent); at any time a credit for a payment that it invented and that a person
     has been shown; and one unit more than was asked for where the rail itself moves it so.
@@ -48,6 +50,8 @@ def excused(
     c = act.cell
     hidden = c.point == "first" or (c.partner == "not_collected" and c.fault in HIDING)
     if name == "I2" and not final and c.group == "lookup" and hidden:
+        return True
+    if name == "I2" and not final and telling.waits(act, connection):
         return True
     invented = "_twin" in text or "_foreign" in text or "pay_foreign" in text
     if name == "I1" and act.cell.fault == "booked_wrong_amount":
@@ -69,7 +73,9 @@ def end_of(act: Act, connection: psycopg.Connection[Any], day: date) -> str:
         " AND instalment_id = %s",
         (act.row.id,),
     ).fetchall()[0][0]
-    if act.cell.rail == "replay" and act.cell.group in BY_THE_KEY:
+    c = act.cell
+    told = telling.hears(c) and c.group != "answer" and c.fault not in INVENTED
+    if told or (act.cell.rail == "replay" and act.cell.group in BY_THE_KEY):
         if review is not None and review == _decided_by_rule(act):
             return "" if collected <= 1 else f"I1: {collected} credits"
         if (status, review, collected) != ("paid", None, 1):
@@ -94,4 +100,5 @@ def story(connection: psycopg.Connection[Any], rail: Rail, act: Act) -> str:
     both = invariants._Books(connection, rail.read("books"))
     if act.row.id not in both.rows:
         return f"--- {act.row.external_ref} is not there"
-    return "\n".join(invariants._history(both, act.row.id))
+    told = telling.story(connection, act) if telling.hears(act.cell) else ()
+    return "\n".join([*invariants._history(both, act.row.id), *told])

@@ -27,11 +27,23 @@ PARTNERS = (
     "retry",
     "chargeback",
     "recovery",
+    "webhook",
+    "webhook_twice",
+    "webhook_reversed",
+    "webhook_late",
+    "dispute",
 )
 """A second worker on the same request; one by another door (a joined run); a backfill; a person's
-three acts; a chargeback that lands; the in-flight pass. Webhooks (early, late, twice, out of order)
-join here, and their inbox's two transactions in PAGE, with the issue that builds them."""
+three acts; a chargeback that lands; the in-flight pass; what the rail tells of the row so far:
+once, twice, the whole story of a dispute newest first, or only when the fault is over; a dispute
+that is opened at the rail and told alone."""
+TOLD = ("webhook", "webhook_twice", "webhook_reversed", "webhook_late", "dispute")
+"""Partners whose events are stored by the real receiver and applied by the real drain."""
+STORIES = ("webhook_reversed", "dispute")
+"""Those that need a collected payment to dispute."""
 ENTRIES = ("before", "during")
+LATE_ENTRIES = ("before_run", "after_run")
+"""The leases have run out: before the first of the next runs, or after it."""
 TAKERS = ("same", "door", "backfill", "chargeback")
 """Partners after whom a row that was due cannot be claimed."""
 
@@ -42,11 +54,13 @@ _PROCESS = ("kill", "stop", "interrupt", "memory")
 _STEP_FAULTS = (*_PROCESS, "cut", "crash", *sorted(ERRORS), "57P01", "pool", "forward", "back")
 _STEP_POINTS = ("begin", "commit", "unseen", "applied", "after")
 
-DURABLE = ("page", "desk", "recovery", "import")
+DURABLE = ("page", "desk", "recovery", "import", "inbox")
+EXPLICIT = ("import", "inbox_apply")
+"""Subjects with a transaction of their own; the others are one statement in autocommit."""
 PAGE = ("claim", "permit", "record", "release")
-# Here join "inbox_insert" and "inbox_apply" with the issue that builds the webhook inbox.
 DESK = ("collected", "not_collected", "retry", "desk_release")
 RECOVERY = ("recovery_claim", "recovery_settle", "resend")
+INBOX = ("inbox_insert", "inbox_apply")
 
 STATEMENTS = {
     "claim": "-- P1.",
@@ -60,6 +74,7 @@ STATEMENTS = {
     "recovery_claim": "-- P1.",
     "recovery_settle": "-- Record answers",
     "resend": "-- P4.",
+    "inbox_insert": "-- Store a batch of verified deliveries",
 }
 """The text by which the cutter knows each step's statement."""
 NEXT_MESSAGE = {
@@ -76,6 +91,8 @@ MOVED_BEFORE = {
     "recovery_claim": "yes",
     "recovery_settle": "yes",
     "resend": "no",
+    "inbox_insert": "yes",
+    "inbox_apply": "yes",
 }
 """Subjects whose row has a sending of unknown fate, and what became of its money."""
 
@@ -113,6 +130,21 @@ ANSWERS: dict[str, Fault] = {
     "soft_decline": {"kind": "decline", "code": "insufficient_funds"},
     "hard_decline": {"kind": "decline", "code": "account_closed"},
 }
+UNMOVED_ANSWERS = frozenset(
+    {
+        "timeout",
+        "timeout_late",
+        "5xx",
+        "broken_json_not_moved",
+        "key_in_use",
+        "rate_limited",
+        "key_expired",
+        "parameter_mismatch",
+        "redirect",
+    }
+)
+"""Answers of calls that have made no payment when they arrive."""
+DECLINES = frozenset({"soft_decline", "hard_decline"})
 LOOKUPS: dict[str, Fault] = {
     "lag": {"kind": "lag", "seconds": 100_000},
     "lost_page": {"kind": "lost_page", "mode": "empty"},
@@ -135,6 +167,7 @@ GROUPS: dict[str, _Axis] = {
     "desk": list(product(DESK, _STEP_POINTS, _STEP_FAULTS)),
     "recovery": list(product(RECOVERY, _STEP_POINTS, _STEP_FAULTS)),
     "import": list(product(("import",), _STEP_POINTS, _STEP_FAULTS)),
+    "inbox": list(product(INBOX, _STEP_POINTS, _STEP_FAULTS)),
     "charge": list(product(("charge",), CHARGE_POINTS, CHARGE_FAULTS)),
     "answer": list(product(("answer",), ("answered",), ANSWERS)),
     "lookup": list(product(("lookup",), LOOKUP_MOMENTS, LOOKUPS)),

@@ -11,6 +11,8 @@ from collections_engine.usecases.importing import ImportOptions, ImportReport, i
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.support.rows import Row
+
 IDENTITY = "abcdefghijklmnop"
 HEADER = "external_ref,customer_ref,mandate_ref,due_date,amount,currency\n"
 CHECKS = ImportOptions()
@@ -92,3 +94,13 @@ def fingerprint(connection: db.Connection) -> list[dict[str, Any]]:
             table = rows(connection, f"SELECT last_value, is_called FROM {row['name']}")
         found.append({"name": row["name"], "state": table})
     return found
+
+
+def import_text(row: Row) -> str:
+    """An import file of this one row."""
+    amount = f"{row.amount_minor // 100}.{row.amount_minor % 100:02d}"
+    due = row.due_date.isoformat()
+    return (
+        f"{HEADER}{row.external_ref},{row.customer_ref},{row.mandate_ref},{due},{amount},"
+        f"{row.currency}\n"
+    )

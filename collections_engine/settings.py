@@ -16,38 +16,41 @@ from datetime import date
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+)
 
 from collections_engine.domain.dunning import DEFAULT_SOFT_CODES, RetryPolicy
-from collections_engine.domain.errors import UsageError
+from collections_engine.domain.errors import SettingsError
 from collections_engine.domain.money import MoneyError, parse_amount
 from collections_engine.domain.workdays import Convention
+from collections_engine.gateways import signatures
+from collections_engine.telemetry import passwords_in
 
 PREFIX = "COLLECTIONS_"
 TEST_PREFIX = "COLLECTIONS_TEST_"
 DEFAULT_FILE = "collections.toml"
 SIMULATOR = "simulator"
 _ACCOUNT_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-_PASSWORD = re.compile(r"\bpassword\s*=\s*('(?:[^'\\]|\\.)*'|\S+)", re.IGNORECASE)
 _SECRET_KINDS = ("api_key", "webhook_secret")
 _NO_ACCOUNT = (
     "no provider account is configured: set COLLECTIONS_SIMULATOR_URL, or write a"
     " [provider_accounts.NAME] table in the file that COLLECTIONS_CONFIG names"
 )
 
+WebhookSecrets = Annotated[
+    SecretStr, AfterValidator(lambda s: signatures.keys(s.get_secret_value()) and s)
+]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
-
-
-class SettingsError(UsageError):
-    """Settings that cannot be worked with, every fault of them (exit 2)."""
-
-    def __init__(self, faults: Sequence[str]) -> None:
-        listed = "\n".join(f"  - {fault}" for fault in faults)
-        super().__init__(f"the settings have faults; nothing was started or charged:\n{listed}")
-        self.faults = tuple(faults)
 
 
 class _Frozen(BaseModel):
@@ -68,7 +71,7 @@ class ProviderAccount(_Frozen):
     replays_5xx: bool | None = None
     represents: bool | None = None
     api_key: SecretStr | None = None
-    webhook_secret: SecretStr | None = None
+    webhook_secret: WebhookSecrets | None = None
 
     @field_validator("url")
     @classmethod
@@ -114,6 +117,7 @@ class Settings(_Frozen):
     lease_seconds: Seconds = 120
     concurrency: Annotated[int, Field(ge=1, le=256)] = 16
     customer_charges_per_day: Annotated[int, Field(ge=0)] = 0
+    breaker_failures: Annotated[int, Field(ge=0)] = 0
     log_level: Literal["auto", "debug", "info", "warning", "error"] = "auto"
     log_format: Literal["auto", "json", "text"] = "auto"
     retry: Retry = Retry()
@@ -158,16 +162,9 @@ class Settings(_Frozen):
         url = self.database_url.get_secret_value() if self.database_url else ""
         accounts = self.provider_accounts.values()
         held = [secret for a in accounts for secret in (a.api_key, a.webhook_secret) if secret]
-        return frozenset(passwords_in(url) | {secret.get_secret_value() for secret in held})
-
-
-def passwords_in(url: str) -> set[str]:
-    """Return the passwords that a libpq URL or connection string holds, in both spellings."""
-    found = {match[1].strip("'") for match in _PASSWORD.finditer(url)}
-    if match := re.match(r"\w+://[^:@/]*:([^@/]*)@", url):
-        found |= {match[1]}
-    found |= set(re.findall(r"[?&]password=([^&]*)", url))
-    return {text for raw in found for text in (raw, unquote(raw)) if text}
+        texts = {secret.get_secret_value() for secret in held}
+        each = {part.removeprefix(signatures.PREFIX) for text in texts for part in text.split(",")}
+        return frozenset(passwords_in(url) | texts | each)
 
 
 def debug() -> bool:
@@ -186,12 +183,10 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
     return _Reader(os.environ if environment is None else environment).read()
 
 
-_SIMPLE = (
-    "database_wait_seconds", "home", "timezone", "environment", "gateway_deadline_seconds",
-    "lease_seconds", "concurrency", "customer_charges_per_day", "log_level", "log_format",
-)  # fmt: skip
+_TABLES = ("retry", "calendar", "provider_accounts", "caps")
+_SIMPLE = tuple(n for n in Settings.model_fields if n not in ("database_url", *_TABLES))
 _OTHER = ("CONFIG", "DEBUG", "DATABASE_URL", "DATABASE_URL_FILE", "SIMULATOR_URL")
-_KEYS = ("database_url", *_SIMPLE, "retry", "calendar", "provider_accounts", "caps")
+_KEYS = tuple(Settings.model_fields)
 
 
 class _Reader:
@@ -300,7 +295,9 @@ class _Reader:
 
     def _secret_file(self, what: str, path: Path) -> str | None:
         try:
-            return self._not_empty(what, path.read_text(encoding="utf-8").rstrip("\r\n"))
+            many = "," if "webhook_secret" in what.lower() else "\n"  # one to a line, in a rotation
+            lines = path.read_text(encoding="utf-8").rstrip("\r\n").splitlines()
+            return self._not_empty(what, many.join(lines))
         except (OSError, ValueError):
             self.faults.append(f"{what} names a file that cannot be read")
             return None
@@ -343,25 +340,26 @@ class _Reader:
                 if accounts[name].pop(kind, None) is not None:
                     self.faults.append(
                         f"provider_accounts.{name}.{kind} is a secret and must not be in the TOML;"
-                        f" it belongs in {_variable(name, kind)}"
+                        f" it belongs in {variable_of(name, kind)}"
                     )
         url = f"{PREFIX}SIMULATOR_URL"
         if url in self.env and (address := self._not_empty(url, self.env[url])):
             accounts.setdefault(SIMULATOR, {"kind": "simulator"})["url"] = address
             self.origin[f"provider_accounts.{SIMULATOR}.url"] = url
-        variables = [_variable(name, "") for name in accounts]
+        variables = [variable_of(name, "") for name in accounts]
         if len(set(variables)) < len(variables):
             self.faults.append("two provider accounts differ in - and _ only; rename one")
         for name, fields in accounts.items():
             for kind in _SECRET_KINDS:
-                if secret := self._secret(_variable(name, kind), f"{name}_{kind}"):
+                if secret := self._secret(variable_of(name, kind), f"{name}_{kind}"):
                     fields[kind] = secret
+                    self.origin[f"provider_accounts.{name}.{kind}"] = variable_of(name, kind)
         return accounts
 
     def _check_variables(self, accounts: Mapping[str, Any]) -> None:
         known = {PREFIX + name for name in (*(k.upper() for k in _SIMPLE), *_OTHER)}
         for name in (*accounts, SIMULATOR):
-            own = {_variable(name, kind) for kind in _SECRET_KINDS}
+            own = {variable_of(name, kind) for kind in _SECRET_KINDS}
             known |= own | {f"{variable}_FILE" for variable in own}
         for name in sorted(self.env):
             if name.startswith(PREFIX) and not name.startswith(TEST_PREFIX) and name not in known:
@@ -384,7 +382,8 @@ class _Reader:
         return caps
 
 
-def _variable(account: str, kind: str) -> str:
+def variable_of(account: str, kind: str) -> str:
+    """Return the variable that holds an account's secret."""
     return f"{PREFIX}{account.upper().replace('-', '_')}_{kind.upper()}"
 
 

@@ -13,6 +13,11 @@ Event names are stable; programs may look for them:
     account.orphan     a payment under our reference, of an instalment that is not here
     account.by_hand    facts booked from payments that were heard of before the first claim
     account.stopped    a provider account was left out of this run
+    serve.ready        webhooks are taken            serve.stopped     no more are taken
+    webhook.refused    a delivery is not proven to be the provider's
+    webhook.unstored   the database could not take a delivery; the provider was told to repeat it
+    webhook.applied    what became of a stored event webhook.failed    it is tried again, or dead
+    inbox.waiting      stored events cannot be applied for now
     identity.adopted   a person said what this copy of the database is
 
 Redaction works on what is written, not on what was meant: secrets that the settings hold, values
@@ -28,6 +33,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, TextIO
+from urllib.parse import unquote
 
 import structlog
 
@@ -56,6 +62,7 @@ _PATTERNS = (
     ),
     (re.compile(r"(?<![\w.])\+\d[\d ().-]{6,}\d"), MASK),
 )
+_PASSWORD = re.compile(r"\bpassword\s*=\s*('(?:[^'\\]|\\.)*'|\S+)", re.IGNORECASE)
 _DIGITS = re.compile(r"(?<![\w.-])\d(?:[ -]?\d){11,18}(?![\w-])")
 _SMALL = range(-(10**9), 10**9)
 _secrets: tuple[str, ...] = ()
@@ -66,6 +73,15 @@ def keep_secret(texts: Iterable[str]) -> None:
     global _secrets  # noqa: PLW0603 - the process has one standard error
     longest_first = sorted({t for t in texts if len(t) >= 3} | set(_secrets), key=len, reverse=True)
     _secrets = tuple(longest_first)
+
+
+def passwords_in(url: str) -> set[str]:
+    """Return the passwords that a libpq URL or connection string holds, in both spellings."""
+    found = {match[1].strip("'") for match in _PASSWORD.finditer(url)}
+    if match := re.match(r"\w+://[^:@/]*:([^@/]*)@", url):
+        found |= {match[1]}
+    found |= set(re.findall(r"[?&]password=([^&]*)", url))
+    return {text for raw in found for text in (raw, unquote(raw)) if text}
 
 
 def redact(text: str) -> str:

@@ -32,6 +32,7 @@ from collections_engine.settings import ProviderAccount, Settings
 from collections_engine.store import db, embedded, identity, migrate
 from collections_engine.store.db import Connection
 from collections_engine.store.identity import Fingerprint, Identity
+from collections_engine.usecases.breaker import Breaker
 from collections_engine.usecases.context import Channels, Context, Limits
 from collections_engine.usecases.steps import Steps, StepSettings
 
@@ -54,8 +55,15 @@ _NOT_THERE = (
 class PooledSource:
     """Lends pooled connections to steps; one that broke under its work never comes back."""
 
-    def __init__(self, pool: ConnectionPool[Connection]) -> None:
+    def __init__(
+        self, pool: ConnectionPool[Connection], timeout_seconds: float = POOL_TIMEOUT_SECONDS
+    ) -> None:
         self._pool = pool
+        self._timeout_seconds = timeout_seconds
+
+    def hasty(self, timeout_seconds: float) -> PooledSource:
+        """The same connections for those who cannot wait long for one."""
+        return PooledSource(self._pool, timeout_seconds)
 
     def begin_anew(self) -> None:
         """Lend no connection again that was opened before now."""
@@ -63,7 +71,7 @@ class PooledSource:
 
     def run(self, work: Callable[[Connection], T]) -> T:
         """Run work on a connection; raises what the work raised, or PoolTimeout (transient)."""
-        with self._pool.connection(timeout=POOL_TIMEOUT_SECONDS) as connection:
+        with self._pool.connection(timeout=self._timeout_seconds) as connection:
             try:
                 return work(connection)
             except Exception as error:
@@ -198,6 +206,7 @@ class Engine:
             accounts_without_lookup=frozenset(n for n, a in accounts.items() if a.allow_no_lookup),
             stopping=stopping,
             log=self.log.info,
+            breaker=Breaker(settings.breaker_failures),
         )
 
     def collect_on(self, due: date) -> date:
@@ -277,6 +286,9 @@ def _gateway(name: str, account: ProviderAccount, settings: Settings) -> Gateway
         api_key=account.api_key.get_secret_value() if account.api_key else None,
         deadline_seconds=settings.gateway_deadline_seconds,
         contract_settings=account.contract,
+        webhook_secrets=account.webhook_secret.get_secret_value()
+        if account.webhook_secret
+        else None,
     )
 
 

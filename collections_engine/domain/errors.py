@@ -2,7 +2,8 @@
 
     EngineError
     ├── UsageError            what was asked for cannot be done as asked (exit 2)
-    │   └── NotFoundError     no such instalment, mandate, run …
+    │   ├── NotFoundError     no such instalment, mandate, run …
+    │   └── SettingsError     settings that cannot be worked with
     ├── GuardRefused          a guard said no; no money was touched (exit 4)
     │   ├── Paused            the engine or the account is paused
     │   ├── InterlockRefused  the database is not the one it was (P18), or not durable (P20)
@@ -33,6 +34,15 @@ class UsageError(EngineError):
 
 class NotFoundError(UsageError):
     """Nothing has this name."""
+
+
+class SettingsError(UsageError):
+    """Settings that cannot be worked with, every fault of them (exit 2)."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        listed = "\n".join(f"  - {fault}" for fault in faults)
+        super().__init__(f"the settings have faults; nothing was started or charged:\n{listed}")
+        self.faults = tuple(faults)
 
 
 class GuardRefused(EngineError):

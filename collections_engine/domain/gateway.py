@@ -11,8 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
+
+if TYPE_CHECKING:
+    from collections_engine.domain.webhook import Delivery, Event, Refusal
 
 
 class Keys(StrEnum):
@@ -323,4 +326,16 @@ class Gateway(Protocol):
 
         A rail that shows no movements answers that stage with one empty page.
         """
+        ...
+
+    def receive(self, headers: Mapping[str, str], body: bytes, now: datetime) -> Delivery | Refusal:
+        """Verify a webhook's signature over its raw bytes; header names are lower-case."""
+        ...
+
+    def read_event(self, event_id: str, body: bytes, *, represents: bool) -> Event:
+        """Read a verified event; raises Unreadable. `represents`: as in the rail's contract."""
+        ...
+
+    def webhook_statuses(self) -> tuple[int, int]:
+        """Which HTTP statuses this provider is given: taken, and not verified."""
         ...

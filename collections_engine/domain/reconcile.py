@@ -113,10 +113,10 @@ def decide(s: Situation, lookup: Lookup) -> Decision:
         return Stop(StopReason.REQUEST_CLOSED, review=True)
     own = [p for p in lookup.payments if s.owner(p) is s.request]
     live = [p for p in lookup.payments if not _known(s, p) and not p.definitively_declined]
-    if len(own) == 1 and own[0].definitively_declined and _fits_request(s, own[0]):
+    if len(own) == 1 and own[0].definitively_declined and fits_request(s, own[0]):
         return Decline(own[0])
     if len(live) == 1 and live[0].status is PaymentStatus.PENDING:
-        if s.owner(live[0]) is s.request and len(own) == 1 and _fits_request(s, live[0]):
+        if s.owner(live[0]) is s.request and len(own) == 1 and fits_request(s, live[0]):
             return AwaitBank(live[0], own=True)
         if s.owner(live[0]) is None and live[0].currency == s.currency:
             return AwaitBank(live[0], own=False)
@@ -219,7 +219,7 @@ def _evidence_against(s: Situation, lookup: Lookup) -> Stop | None:
             return Stop(StopReason.UNKNOWN_REQUEST, review=True, detail=p.payment_id)
         if owner is not None and p.reference != owner.reference:
             return Stop(StopReason.FIELD_MISMATCH, review=True, detail=p.payment_id)
-        if owner is s.request and not _known(s, p) and not _fits_request(s, p):
+        if owner is s.request and not _known(s, p) and not fits_request(s, p):
             return Stop(StopReason.FIELD_MISMATCH, review=True, detail=p.payment_id)
     return None
 
@@ -238,7 +238,8 @@ def _not_all_shown(s: Situation, lookup: Lookup) -> Stop | None:
     return Stop(StopReason.LOOKUP_INCOMPLETE, review=late, detail=detail)
 
 
-def _fits_request(s: Situation, p: ProviderPayment) -> bool:
+def fits_request(s: Situation, p: ProviderPayment) -> bool:
+    """Whether the payment is what the request asked for, in every field."""
     r = s.request
     return (p.amount_minor, p.currency, p.mandate_ref, p.reference, p.provider_account) == (
         r.amount_minor,

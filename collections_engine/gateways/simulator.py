@@ -25,7 +25,8 @@ from collections_engine.domain.gateway import (
     StatementStage,
 )
 from collections_engine.domain.request import parse_reference
-from collections_engine.gateways import books, wire
+from collections_engine.domain.webhook import Delivery, Event, Refusal
+from collections_engine.gateways import books, events, signatures, wire
 from collections_engine.gateways.http import (
     DeadlinePassed,
     HttpConnection,
@@ -47,6 +48,7 @@ class SimulatorGateway:
         api_key: str | None,
         deadline_seconds: float,
         contract_settings: Mapping[str, Any] | None = None,
+        webhook_secrets: str | None = None,
     ) -> None:
         self._name = name
         self._url = url
@@ -55,6 +57,7 @@ class SimulatorGateway:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._deadline_seconds = deadline_seconds
         self._settings = contract_settings or {}
+        self._webhook_keys = signatures.keys(webhook_secrets) if webhook_secrets else ()
         self._capabilities: dict[str, Any] | None = None
         self._contract: RailContract | None = None
 
@@ -153,6 +156,18 @@ class SimulatorGateway:
             raise GatewayUnreachable(f"{self._name}: a page cannot be read: {error}") from error
         finally:
             channel.close()
+
+    def receive(self, headers: Mapping[str, str], body: bytes, now: datetime) -> Delivery | Refusal:
+        """Standard Webhooks; without a secret nothing is ever taken."""
+        return events.received(headers, body, self._webhook_keys, now)
+
+    def read_event(self, event_id: str, body: bytes, *, represents: bool) -> Event:
+        """Read a verified event; raises Unreadable."""
+        return events.read(event_id, body, self._name, represents=represents)
+
+    def webhook_statuses(self) -> tuple[int, int]:
+        """200, and 401 for a delivery that is not proven."""
+        return 200, 401
 
     @property
     def deadline_seconds(self) -> float:

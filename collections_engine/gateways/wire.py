@@ -43,9 +43,14 @@ class Malformed(Exception):
 
 
 def parse_json(reply: Reply) -> dict[str, Any]:
+    """Read a reply's JSON object."""
+    return parse_object(reply.body)
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
     """Read a JSON object; numbers with a point are refused, not rounded."""
     try:
-        document = json.loads(reply.body, parse_float=_refuse, parse_constant=_refuse)
+        document = json.loads(body, parse_float=_refuse, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise Malformed(f"not JSON ({type(error).__name__})") from None
     if not isinstance(document, dict):

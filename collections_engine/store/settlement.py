@@ -24,6 +24,8 @@ class Item:
     permit_id: UUID | None = None
     request_id: UUID | None = None
     next_check: datetime | None = None
+    event: int | None = None
+    """The stored event (its number in the inbox) that tells of the fact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ def _json(item: Item) -> dict[str, object]:
         document["answer"] = _answer(item, item.answer)
     if item.fact is not None:
         document["fact"] = _fact(item.fact)
+    if item.event is not None:
+        document["event"] = item.event
     if item.next_check is not None:
         document["next_check"] = item.next_check.isoformat()
         document["request_id"] = str(item.request_id)

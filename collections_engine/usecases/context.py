@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 
 from collections_engine.domain.gateway import Channel, Gateway
 from collections_engine.domain.outcome import Retry
+from collections_engine.usecases.breaker import OPEN, Breaker
 from collections_engine.usecases.steps import Steps
 
 
@@ -122,4 +123,11 @@ class Context:
     new_id: Callable[[], UUID] = uuid4
     log: Callable[..., None] = lambda *_, **__: None
     stopped_accounts: dict[str, str] = field(default_factory=dict)
-    """Accounts that answered 401/403 in this run, with the word (exit 4)."""
+    """Accounts that are out of this run, with the word that says why (exit 4)."""
+    breaker: Breaker = field(default_factory=Breaker)
+
+    def rail_failed(self, account: str) -> None:
+        """Count a failure of the account's rail; too many in a row stop the account."""
+        if self.breaker.failed(account) and account not in self.stopped_accounts:
+            self.stopped_accounts[account] = OPEN
+            self.log("account.stopped", account=account, reason=OPEN)

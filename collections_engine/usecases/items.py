@@ -45,5 +45,11 @@ def item_advice(item: Mapping[str, Any]) -> Advice:
         case "identity" | "foreign_payment":
             text = f"Ask {account or 'the provider'} about it; then look:"
             return Advice(text, "collections doctor")
+        case "event_conflict":
+            text = f"Ask {account} which contents of event {payment} are right; the first was used:"
+            return Advice(text, f"collections webhooks show {payment}")
+        case "dead_event":
+            text = f"Event {payment} of {account} could not be applied; when that is mended:"
+            return Advice(text, f"collections webhooks replay {payment}")
         case word:
             raise AssertionError(f"a review item cannot be {word!r}")

@@ -10,6 +10,7 @@ from typing import assert_never
 from uuid import UUID
 
 from collections_engine.domain.claim import Claim, ClaimAsk, Permit, PermitRefused
+from collections_engine.domain.decision import StopReason
 from collections_engine.domain.gateway import (
     Answer,
     AnswerKind,
@@ -35,6 +36,8 @@ class Again:
 
 AGAIN = Again()
 AGAIN_AFTER_SENDING = Again(sent=True)
+RAIL_FAULTS = frozenset({"gateway_unreachable", StopReason.LOOKUP_INCOMPLETE})
+"""Why a row was left that speak against the rail, not against the row (the breaker counts them)."""
 NEWS = frozenset({"applied", "suspense", "conflict", "review"})
 
 
@@ -54,6 +57,8 @@ def leave(
 ) -> Outcome:
     """Not now: give a never-permitted row back, leave a permitted one with a next check."""
     context.log("row.left", request=str(claim.request.id), reason=reason, detail=detail[:200])
+    if reason in RAIL_FAULTS:
+        context.rail_failed(claim.request.provider_account)
     if claim.request.sendings == 0:
         released = context.steps.release(claim, at)
         kind = Kind.RELEASED if released else Kind.REVIEW
@@ -164,6 +169,10 @@ def record(
         status=answer.http_status,
         word=answer.word,
     )
+    if answer.kind is AnswerKind.PAYMENT:
+        context.breaker.succeeded(claim.request.provider_account)
+    else:
+        context.rail_failed(claim.request.provider_account)
     match answer.kind:
         case AnswerKind.PAYMENT:
             return _payment(claim, permit, answer, view, channel, context)

@@ -55,7 +55,7 @@ def prepare(
     interlock.check_durable(first)
     interlock.check_session(first, second)
     found = interlock.check_identity(first, environment, create=True)
-    if not facts_only or _interlock_paused(first):
+    if not facts_only or interlock_paused(first):
         interlock.check_not_paused(first)
     interlock.check_clock(first)
     context = context_for(found)
@@ -83,7 +83,7 @@ def prepare(
     return Prepared(found, context, foreign, orphans, booked)
 
 
-def _interlock_paused(connection: Connection) -> bool:
+def interlock_paused(connection: Connection) -> bool:
     """Whether the interlock has paused the engine, alone or on top of a person's pause."""
     return any(interlock.IDENTITY_PAUSE in scope.reason for scope in control.paused(connection))
 

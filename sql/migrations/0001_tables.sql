@@ -180,6 +180,7 @@ CREATE TABLE ledger_transactions (
   source text NOT NULL CHECK (source IN ('answer', 'lookup', 'webhook', 'statement', 'person', 'import')),
   provider_status text, mandate_ref text, actor text NOT NULL DEFAULT engine_actor(), reason text,
   occurred_at timestamptz, booked_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  inbox_id bigint,  -- the stored event that told of it first
   UNIQUE (provider_account, external_movement_id, movement),
   CHECK (movement <> 'collect' OR applied + suspense = amount));
 CREATE INDEX ledger_transactions_instalment ON ledger_transactions (instalment_id) WHERE instalment_id IS NOT NULL;
@@ -205,7 +206,7 @@ CREATE TABLE review_items (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   instalment_id uuid REFERENCES instalments, provider_account text, payment_id text,
   kind text NOT NULL CHECK (kind IN ('row', 'collected_more_than_owed', 'fact_conflict',
-    'foreign_payment', 'unknown_instalment', 'misfit_payment', 'identity')),
+    'foreign_payment', 'unknown_instalment', 'misfit_payment', 'identity', 'event_conflict', 'dead_event')),
   severity text NOT NULL DEFAULT 'warning' CHECK (severity IN ('warning', 'critical')),
   reason text NOT NULL CHECK (reason <> ''), evidence jsonb NOT NULL DEFAULT '{}',
   opened_at timestamptz NOT NULL DEFAULT clock_timestamp(), opened_by text NOT NULL DEFAULT engine_actor(),
@@ -213,7 +214,7 @@ CREATE TABLE review_items (
   CHECK ((closed_at IS NULL) = (closed_by IS NULL) AND (closed_at IS NULL) = (resolution IS NULL)));
 CREATE UNIQUE INDEX review_items_open ON review_items
   (kind, COALESCE(instalment_id, '00000000-0000-0000-0000-000000000000'), COALESCE(payment_id, ''),
-   COALESCE(provider_account, ''))
+   COALESCE(provider_account, ''), COALESCE(evidence ->> 'reported', ''))  -- each differing report is a conflict of its own
   WHERE closed_at IS NULL;
 CREATE INDEX review_items_instalment ON review_items (instalment_id) WHERE closed_at IS NULL;
 
@@ -241,7 +242,7 @@ CREATE INDEX runs_started ON runs (started_at);
 CREATE TABLE audit_trail (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp(),
   actor text NOT NULL DEFAULT engine_actor(), entity text NOT NULL CHECK (entity IN ('instalment',
-    'request', 'mandate', 'control', 'review', 'identity', 'account')),
+    'request', 'mandate', 'control', 'review', 'identity', 'account', 'inbox')),
   entity_id text NOT NULL, instalment_id uuid, action text NOT NULL,
   from_state text, to_state text, detail jsonb NOT NULL DEFAULT '{}');
 CREATE INDEX audit_trail_instalment ON audit_trail (instalment_id) WHERE instalment_id IS NOT NULL;

@@ -127,7 +127,7 @@ END $$;
 
 -- One item of a batch that ends plainly; see settle_plain.
 CREATE TYPE plain_collect AS (n integer, answer jsonb, instalment uuid, request uuid, customer text, account text, payment text,
-  amount bigint, currency text, mandate text, source text, provider_status text, reference text, reason text, occurred_at timestamptz);
+  amount bigint, currency text, mandate text, source text, provider_status text, reference text, reason text, occurred_at timestamptz, event bigint);
 
 -- The plain end of a sending, for a whole batch in a handful of statements: the payment is the request's own,
 -- in full, and the first thing ever recorded for its row. What holds is listed; every item that fits less
@@ -138,8 +138,9 @@ DECLARE plain plain_collect[]; booked uuid[]; transactions bigint[];
 BEGIN
   plain := ARRAY(
     SELECT ROW(s.n, s.answer, i.id, r.id, i.customer_ref, s.provider_account, s.payment_id, s.amount, s.currency, s.mandate_ref,
-               s.source, s.provider_status, s.reference, s.reason, s.occurred_at)::plain_collect
+               s.source, s.provider_status, s.reference, s.reason, s.occurred_at, s.event)::plain_collect
       FROM (SELECT x.ordinality::int AS n, x.value -> 'answer' AS answer, (x.value ->> 'instalment_id')::uuid AS instalment,
+                   (x.value ->> 'event')::bigint AS event,
                    count(*) OVER (PARTITION BY x.value ->> 'instalment_id') AS items,
                    count(*) OVER (PARTITION BY x.value -> 'fact' ->> 'payment_id') AS tellings, f.*
               FROM jsonb_array_elements(p_items) WITH ORDINALITY x,
@@ -150,7 +151,7 @@ BEGIN
       JOIN payment_requests r ON r.id = s.own_request_id AND r.instalment_id = s.instalment
       JOIN instalments i ON i.id = s.instalment
      WHERE s.items = 1 AND s.tellings = 1 AND s.kind = 'collected' AND s.provider_status = 'collected' AND s.misfit IS NOT TRUE AND s.decline_code IS NULL
-       AND jsonb_typeof(s.answer) = 'object'
+       AND (jsonb_typeof(s.answer) = 'object' OR s.event IS NOT NULL)  -- the answer to its sending, or a provider's event
        AND r.state = 'sending' AND i.status = 'in_flight' AND i.claimed_by = r.id
        AND i.facts_seen = 0 AND i.review_reason IS NULL AND NOT i.has_open_chargeback
        AND s.amount = r.amount AND s.amount = i.amount AND s.amount = i.outstanding_amount
@@ -163,9 +164,9 @@ BEGIN
   END IF;
   WITH b AS (
     INSERT INTO ledger_transactions (provider_account, external_movement_id, movement, payment_id, instalment_id, request_id,
-        amount, currency, applied, suspense, misfit, source, provider_status, mandate_ref, reason, occurred_at)
+        amount, currency, applied, suspense, misfit, source, provider_status, mandate_ref, reason, occurred_at, inbox_id)
     SELECT p.account, p.payment, 'collect', p.payment, p.instalment, p.request, p.amount, p.currency, p.amount, 0, false, p.source,
-           p.provider_status, p.mandate, p.reason, p.occurred_at
+           p.provider_status, p.mandate, p.reason, p.occurred_at, p.event
       FROM unnest(plain) p ORDER BY p.account, p.payment
     ON CONFLICT (provider_account, external_movement_id, movement) DO NOTHING
     RETURNING id, instalment_id)
@@ -178,6 +179,7 @@ BEGIN
          COALESCE(a.fields, '{}'), COALESCE(a.body_length, 0), COALESCE(a.body_sha256, '')
     FROM unnest(plain) p, jsonb_to_record(p.answer) AS a(permit_id uuid, request_id uuid, kind text, http_status int, word text,
            payment_id text, replayed boolean, fields jsonb, body_length bigint, body_sha256 text)
+   WHERE jsonb_typeof(p.answer) = 'object'
   ON CONFLICT (permit_id) DO NOTHING;
   INSERT INTO ledger_entries (transaction_id, account, currency, amount)
   SELECT t.id, e.account, p.currency, e.amount
@@ -240,6 +242,7 @@ BEGIN
       ON CONFLICT (permit_id) DO NOTHING;
     END IF;
     IF f IS NOT NULL AND f <> 'null' THEN
+      PERFORM set_config('collections.event', COALESCE(item.v ->> 'event', ''), true);  -- what it books carries it
       f := f || jsonb_build_object('instalment_id', item.v ->> 'instalment_id');
       CASE f ->> 'kind'
         WHEN 'collected' THEN outcome := settle_collected(f);

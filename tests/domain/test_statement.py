@@ -85,7 +85,7 @@ def word(*pair: Theirs | Ours) -> str:
 
 
 DECLINED, PENDING, UNKNOWN = PaymentStatus.DECLINED, PaymentStatus.PENDING, PaymentStatus.UNKNOWN
-HEARD = {"collected_minor": None, "net_minor": 0}
+HEARD: dict[str, Any] = {"collected_minor": None, "net_minor": 0}
 JUST_NOW = READ - timedelta(minutes=5)
 
 
@@ -143,7 +143,11 @@ def test_drawn_books(lines: dict[int, str]) -> None:
     left, right, expected = [], [], {}
     for number, what in sorted(lines.items(), key=lambda item: f"p{item[0]}"):
         name = f"p{number}"
-        changes = {"a": {"amount_minor": 1}, "r": {"refunded_minor": 1}, "d": {"disputed": True}}
+        changes: dict[str, Any] = {
+            "a": {"amount_minor": 1},
+            "r": {"refunded_minor": 1},
+            "d": {"disputed": True},
+        }
         if what != "o":
             left.append(theirs(name, **changes.get(what, {})))
         if what != "t":

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from collections_engine.domain.errors import SettingsError
 from collections_engine.domain.workdays import Convention
-from collections_engine.settings import Settings, SettingsError, load, passwords_in
+from collections_engine.settings import Settings, load
+from collections_engine.telemetry import passwords_in
 from tests.support.command import ROOT
 
+WHSEC = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 EXAMPLE = ROOT / "collections.example.toml"
 
 
@@ -133,7 +136,7 @@ def test_the_simulator_account_needs_no_file() -> None:
 def test_secrets_come_from_files_and_credentials(tmp_path: Path) -> None:
     """`*_FILE` names a file; a systemd credential is the last place that is looked at."""
     (tmp_path / "key").write_text("from-file\n")
-    (tmp_path / "simulator_webhook_secret").write_text("from-credential")
+    (tmp_path / "simulator_webhook_secret").write_text(f"{WHSEC}\n{WHSEC[:-4]}AAAA\n")
     (tmp_path / "database_url").write_text("postgresql://u:pw@h/d")
     found = load(
         {
@@ -142,9 +145,19 @@ def test_secrets_come_from_files_and_credentials(tmp_path: Path) -> None:
             "CREDENTIALS_DIRECTORY": str(tmp_path),
         }
     )
-    assert found.secret_texts() == {"from-file", "from-credential", "pw"}
+    both = f"{WHSEC},{WHSEC[:-4]}AAAA"  # one to a line, while a secret is being changed
+    keys = {key.removeprefix("whsec_") for key in both.split(",")}
+    assert found.secret_texts() == {"from-file", both, *keys, "pw"}
     assert "cannot be read" in fault(DATABASE_URL_FILE="/nonexistent/file")
     assert "both set" in fault(DATABASE_URL="postgresql:///x", DATABASE_URL_FILE="/x")
+
+
+@pytest.mark.parametrize("secret", ["whsec_", "not base64", "whsec_c2hvcnQ=", ","])
+def test_a_webhook_secret_must_be_one(secret: str) -> None:
+    """Empty, short or no base64: a fault at start, which does not repeat it (B51, B52)."""
+    text = fault(SIMULATOR_URL="http://127.0.0.1:1", SIMULATOR_WEBHOOK_SECRET=secret)
+    assert "COLLECTIONS_SIMULATOR_WEBHOOK_SECRET" in text
+    assert secret in ("whsec_", ",") or secret not in text
 
 
 def test_no_message_repeats_a_secret() -> None:

@@ -128,7 +128,10 @@ def reverse(story: Story) -> None:
         case "open":
             act(story, rail, payment, "dispute_open")
         case "win":
+            contested = payment.disputed
             act(story, rail, payment, "dispute_win")
+            if contested and story.choices.chance(0.5):  # and then the bank fails it all the same
+                act(story, rail, payment, "fail_late", decline_code="insufficient_funds")
         case _:
             act(story, rail, payment, "dispute_lose")
 

@@ -21,6 +21,7 @@ from collections_engine.store import db
 from collections_engine.store.db import Connection
 from tests.simulation import desk, nature
 from tests.simulation.choices import Choices
+from tests.simulation.edges import EDGES, lags
 from tests.simulation.judge import Breach, Judge
 from tests.simulation.process import REFUSALS, uuid_of
 from tests.simulation.rails import KEYED, LIES, RAILS, charge_rule, key_life, read_rule
@@ -143,6 +144,8 @@ class Story:
                       desk.FACTS, desk.HEARSAY):  # fmt: skip
             if c.chance(0.6):
                 events += group
+        if any(lags(self, account) for account in self.kinds):
+            events += EDGES
         return Profile(
             points=c.one([120, 220, 350]),
             step=c.one([0.0, 0.03, 0.1, 0.15]),

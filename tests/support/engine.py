@@ -57,10 +57,21 @@ class Source:
 
 
 def gateway(
-    url: str, name: str = ACCOUNT, *, deadline_seconds: float = 5.0, api_key: str | None = None
+    url: str,
+    name: str = ACCOUNT,
+    *,
+    deadline_seconds: float = 5.0,
+    api_key: str | None = None,
+    webhook_secrets: str | None = None,
 ) -> SimulatorGateway:
     """The adapter of a simulator; it reads the capabilities once, so make it after setting them."""
-    return SimulatorGateway(name, url, api_key=api_key, deadline_seconds=deadline_seconds)
+    return SimulatorGateway(
+        name,
+        url,
+        api_key=api_key,
+        deadline_seconds=deadline_seconds,
+        webhook_secrets=webhook_secrets,
+    )
 
 
 def context(

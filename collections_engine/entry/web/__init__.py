@@ -1,0 +1,1 @@
+"""The HTTP service: webhooks, the API, health and metrics (`collections serve`)."""

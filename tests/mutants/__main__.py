@@ -24,6 +24,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--limit", type=int, default=0, help="at most so many per file, evenly spread"
     )
+    parser.add_argument(
+        "--seconds", type=float, default=60, help="recorded seconds of tests that judge a mutant"
+    )
     parser.add_argument("--again", action="store_true", help="judge survivors anew")
     parser.add_argument("--fresh", action="store_true", help="forget what was judged before")
     parser.add_argument("--list", action="store_true", help="print the mutants and stop")
@@ -68,7 +71,9 @@ def main() -> int:
         return 0
     if given.fresh:
         (run.HOME / "results.json").unlink(missing_ok=True)
-    state = run.serve(files, jobs=given.jobs, limit=given.limit, again=given.again)
+    state = run.serve(
+        files, jobs=given.jobs, limit=given.limit, again=given.again, seconds=given.seconds
+    )
     told = figures(state, targets.FILES)
     run.FIGURES.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     print(f"{'file':45} mutants killed equivalent survived not run")

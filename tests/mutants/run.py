@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.mutants import targets
+from tests.mutants import swap, targets
 from tests.mutants.targets import ROOT
 from tests.support.database import VARIABLE, Run, drop_database, make_template
 
@@ -129,100 +129,106 @@ def _merge(kept: dict[str, Any], new: dict[str, Any]) -> None:
             old[name] = sorted({*old.get(name, []), *tests} - failed)
 
 
+class Warm:
+    """A warm process (`zygote.py`) and its log."""
+
+    def __init__(self, tree: Path, server: str, *arguments: str) -> None:
+        self._log = f"{tree}.{arguments[0]}.log"
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.mutants.zygote", *arguments],
+            cwd=tree,
+            env=environment(tree, server),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._answer()  # it has loaded all that it will
+
+    def ask(self, task: dict[str, Any]) -> dict[str, Any]:
+        """Send one task and wait for its answer."""
+        assert self._process.stdin
+        self._process.stdin.write(json.dumps({**task, "log": self._log}) + "\n")
+        self._process.stdin.flush()
+        found: dict[str, Any] = json.loads(self._answer())
+        if found.get("failed") == ["crash"] or found.get("code") in (3, 4, 5):
+            raise RuntimeError(f"{self._log} tells why no test was run")
+        return found
+
+    def close(self) -> None:
+        """End it."""
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait()
+
+    def _answer(self) -> str:
+        assert self._process.stdout
+        if not (line := self._process.stdout.readline()):
+            raise RuntimeError("the warm process ended; its message stands above")
+        return line
+
+
 class Tree:
-    """A copy of the project with its warm process."""
+    """A copy of the project with its warm processes."""
 
     def __init__(self, name: str, server: str, base: str) -> None:
         self._path, self._server, self._base = make_tree(name), server, base
-        self._warm: subprocess.Popen[str] | None = None
         compiled = [sys.executable, "-m", "compileall", "-q", "collections_engine", "tests"]
         subprocess.run(compiled, cwd=self._path, check=True)
+        self._collected = Warm(self._path, server, "collected", *targets.TESTS)
+        self._plain = Warm(self._path, server, "plain")
 
-    def judge(self, mutant: Mutant, tests: list[str], seconds: float) -> dict[str, Any]:
+    def judge(
+        self, mutant: Mutant, tests: list[str], seconds: float, *, at_import: bool
+    ) -> dict[str, Any]:
         """Put the mutant in, run the tests until one fails, put the original back."""
         target = self._path / mutant.file
         original = target.read_text(encoding="utf-8")
         target.write_text(mutant.source, encoding="utf-8")
         for stale in target.parent.glob(f"__pycache__/{target.stem}.*"):
             stale.unlink()
+        made: str | None = None
         try:
-            base: str | None = self._base
             if "/migrations/" in mutant.file:
-                base = self._migrated()
-            if not base:
-                return {"verdict": "invalid", "test": "", "ran": 0}
-            return self._in_two_parts(tests, seconds, base)
+                task = {"template": self._server, "seconds": 60}
+                if not (made := self._collected.ask(task)["template"]):
+                    return {"verdict": "invalid", "test": "", "ran": 0}
+            task = {"tests": tests, "seconds": seconds, "base": made or self._base}
+            swapped = not at_import and swap.changed(original, mutant.source)
+            if swapped:
+                task |= {"file": mutant.file, "before": original, "after": mutant.source}
+            loaded = swapped or mutant.file.endswith(".sql")
+            return _verdict((self._collected if loaded else self._plain).ask(task))
         finally:
             target.write_text(original, encoding="utf-8")
-            if "/migrations/" in mutant.file and base:
-                drop_database(self._server, base)
+            if made:
+                drop_database(self._server, made)
 
     def close(self) -> None:
-        """End the warm process."""
-        if self._warm and self._warm.stdin:
-            self._warm.stdin.close()
-            self._warm.wait()
+        """End the warm processes."""
+        self._collected.close()
+        self._plain.close()
 
-    def _in_two_parts(self, tests: list[str], seconds: float, base: str) -> dict[str, Any]:
-        ran = 0
-        best = tests[0].split("::")[0] if tests else ""
-        first = [t for t in tests if t.startswith(best + "::")]  # one file is loaded quickly
-        for part in (first, [t for t in tests if t not in set(first)]):
-            if not part:
-                continue
-            found = self._ask({"tests": part, "seconds": seconds, "base": base})
-            ran += found["ran"]
-            if found["failed"] == ["crash"] or found["code"] in (3, 4, 5):
-                raise RuntimeError(f"{self._path}.log tells why no test was run")
-            if found["code"] or found["failed"]:
-                told = found["failed"] or [f"exit {found['code']}"]
-                return {"verdict": "killed", "test": told[0], "ran": ran}
-        return {"verdict": "survived", "test": "", "ran": ran}
 
-    def _ask(self, task: dict[str, Any]) -> dict[str, Any]:
-        if self._warm is None or self._warm.poll() is not None:
-            command = [sys.executable, "-m", "tests.mutants.zygote"]
-            self._warm = subprocess.Popen(
-                command,
-                cwd=self._path,
-                env=environment(self._path, self._server),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        assert self._warm.stdin
-        assert self._warm.stdout
-        self._warm.stdin.write(json.dumps({**task, "log": str(self._path) + ".log"}) + "\n")
-        self._warm.stdin.flush()
-        if not (line := self._warm.stdout.readline()):
-            raise RuntimeError("the warm process ended; its message stands above")
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-    def _migrated(self) -> str | None:
-        """A template made by the mutated migrations; None if PostgreSQL refuses them."""
-        code = (
-            "import sys; from tests.support.database import make_template;"
-            "print(make_template(sys.argv[1]))"
-        )
-        command = [sys.executable, "-c", code, self._server]
-        env = environment(self._path, self._server)
-        done = subprocess.run(command, cwd=self._path, env=env, capture_output=True, text=True)
-        return done.stdout.strip() if done.returncode == 0 else None
+def _verdict(found: dict[str, Any]) -> dict[str, Any]:
+    if found["code"] or found["failed"]:
+        told = found["failed"] or [f"exit {found['code']}"]
+        return {"verdict": "killed", "test": told[0], "ran": found["ran"]}
+    return {"verdict": "survived", "test": "", "ran": found["ran"]}
 
 
 class Campaign:
-    """All mutants of some files, judged by two trees, with the state on disk after each."""
+    """All mutants of some files, judged by the trees, with the state on disk."""
 
-    def __init__(self, notes: dict[str, Any], *, again: bool) -> None:
-        self._notes, self._lock = notes, threading.Lock()
+    def __init__(self, notes: dict[str, Any], *, again: bool, seconds: float) -> None:
+        self._notes, self._lock, self._budget = notes, threading.Lock(), seconds
         self.state: State = load("results.json")
         self._again = again
-        self._killers: dict[str, Counter[str]] = {}
+        self._killers: dict[tuple[str, str], Counter[str]] = {}
         for old in self.state.values():  # what killed neighbours is likely to kill again
             if old["verdict"] == "killed":
-                self._killers.setdefault(old["file"], Counter())[old["test"]] += 1
+                self._learn(old["shown"].split(" ", 3)[1:3], old["test"])
         self._faults: list[BaseException] = []
+        self._saved = 0.0
 
     def waiting(self, file: str) -> list[Mutant]:
         """The mutants of a file without a verdict that still stands; listed ones only `again`."""
@@ -242,6 +248,7 @@ class Campaign:
             thread.start()
         for thread in threads:
             thread.join()
+        self._save()
         if self._faults:
             raise self._faults[0]
 
@@ -261,31 +268,44 @@ class Campaign:
             tests = self._order(mutant)
             spent = sum(self._notes["seconds"].get(t, 1.0) for t in tests)
             began = time.monotonic()
+            at_import = targets.runs_at_import(mutant, self._notes)
             try:
-                found = tree.judge(mutant, tests, 30 + 5 * spent)
+                found = tree.judge(mutant, tests, 30 + 5 * spent, at_import=at_import)
             except Exception as error:  # noqa: BLE001 - raised by the main thread
                 self._faults.append(error)
                 return
-            self._keep(mutant, found, round(time.monotonic() - began, 1))
+            self._keep(mutant, found, round(time.monotonic() - began, 2))
 
     def _order(self, mutant: Mutant) -> list[str]:
-        seconds, killers = self._notes["seconds"], self._killers.get(mutant.file, Counter())
-        reached = targets.reached_by(mutant, self._notes)
-        last = "test_catalogue"  # it only compares lists: behaviour is asked first
-        files = Counter[str]()
-        for test, kills in killers.items():
-            files[test.split("::")[0]] += kills
+        """Most kills per second first, the neighbours' killers counting most, up to the budget.
 
-        def weight(test: str) -> tuple[bool, int, int, int, float, str]:
-            file = test.split("::", maxsplit=1)[0]
-            likely = [*targets.LIKELY, file].index(file)
-            return last in test, -files[file], likely, -killers[test], seconds.get(test, 9.0), test
+        What outlives all of these counts as a survivor, whatever slower tests would have said.
+        """
+        seconds = self._notes["seconds"]
+        here = self._killers.get((mutant.file, mutant.place), Counter())
+        near = self._killers.get((mutant.file, ""), Counter())
 
-        return sorted(reached, key=weight)
+        def rate(test: str) -> tuple[bool, float, str]:
+            kills = 5 * here[test] + near[test] + 0.5 * test.startswith(targets.LIKELY) + 0.1
+            last = "test_catalogue" in test  # it only compares lists: behaviour is asked first
+            return last, -kills / (0.03 + seconds.get(test, 9.0)), test
+
+        chosen, spent = [], 0.0
+        for test in sorted(targets.reached_by(mutant, self._notes), key=rate):
+            spent += seconds.get(test, 9.0)
+            if not chosen or spent <= self._budget or "test_catalogue" in test:
+                chosen.append(test)
+        return chosen
+
+    def _learn(self, place: Iterable[str], test: str) -> None:
+        file, function = place
+        for key in ((file.split(":")[0], function), (file.split(":")[0], "")):
+            self._killers.setdefault(key, Counter())[test] += 1
 
     def _keep(self, mutant: Mutant, found: dict[str, Any], seconds: float) -> None:
         with self._lock:
-            self._killers.setdefault(mutant.file, Counter())[found["test"]] += 1
+            if found["verdict"] == "killed":
+                self._learn((mutant.file, mutant.place), found["test"])
             self.state[mutant.id] = {
                 **found,
                 "file": mutant.file,
@@ -294,13 +314,18 @@ class Campaign:
                 "tests": self._notes["of"],
                 "shown": mutant.shown(),
             }
-            (HOME / "results.new").write_text(json.dumps(self.state, indent=1))
-            (HOME / "results.new").replace(HOME / "results.json")
+            if time.monotonic() - self._saved > 5:
+                self._save()
             if found["verdict"] != "killed":
                 print(f"{found['verdict']:9} {seconds:5.1f}s {mutant.shown()}", flush=True)
 
+    def _save(self) -> None:
+        (HOME / "results.new").write_text(json.dumps(self.state, indent=1))
+        (HOME / "results.new").replace(HOME / "results.json")
+        self._saved = time.monotonic()
 
-def serve(files: list[str], *, jobs: int, limit: int, again: bool) -> State:
+
+def serve(files: list[str], *, jobs: int, limit: int, again: bool, seconds: float) -> State:
     """Start the server, record, judge; return the state."""
     HOME.mkdir(exist_ok=True)
     run = Run.begin()
@@ -308,7 +333,8 @@ def serve(files: list[str], *, jobs: int, limit: int, again: bool) -> State:
         server = run.server().url
         _count_functions(server)
         notes = record(server)
-        campaign, base = Campaign(notes, again=again), make_template(server)
+        campaign = Campaign(notes, again=again, seconds=seconds)
+        base = make_template(server)
         trees: list[Tree] = []
         for file in files:
             mutants = campaign.waiting(file)

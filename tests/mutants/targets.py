@@ -85,6 +85,13 @@ def _enums() -> dict[str, list[str]]:
     return python_code.enumerations(sorted((ROOT / "collections_engine").rglob("*.py")))
 
 
+def runs_at_import(mutant: Mutant, notes: dict[str, Any]) -> bool:
+    """Whether any of its lines were run before the first test, when modules were loaded."""
+    lines: dict[str, list[str]] = notes["lines"].get(mutant.file, {})
+    last = mutant.line + mutant.before.count("\n")
+    return any("" in lines.get(str(n), []) for n in range(mutant.line, last + 1))
+
+
 def reached_by(mutant: Mutant, notes: dict[str, Any]) -> list[str]:
     """The tests that reach a mutant's lines, function or query; those of the whole file if none."""
     if mutant.file.endswith(".py"):

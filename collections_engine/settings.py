@@ -160,9 +160,8 @@ class Settings(_Frozen):
     def secret_texts(self) -> frozenset[str]:
         """Every secret as a text, for whoever must keep them out of what is written."""
         url = self.database_url.get_secret_value() if self.database_url else ""
-        accounts = self.provider_accounts.values()
-        held = [secret for a in accounts for secret in (a.api_key, a.webhook_secret) if secret]
-        texts = {secret.get_secret_value() for secret in held}
+        held = [s for a in self.provider_accounts.values() for s in (a.api_key, a.webhook_secret)]
+        texts = {secret.get_secret_value() for secret in held if secret}
         each = {part.removeprefix(signatures.PREFIX) for text in texts for part in text.split(",")}
         return frozenset(passwords_in(url) | texts | each)
 
@@ -237,6 +236,8 @@ class _Reader:
                 "COLLECTIONS_GATEWAY_DEADLINE_SECONDS must be below COLLECTIONS_LEASE_SECONDS:"
                 f" {settings.gateway_deadline_seconds:g} is not below {settings.lease_seconds:g}"
             )
+        held = {n: a.webhook_secret.get_secret_value() for n, a in made.items() if a.webhook_secret}
+        self.faults += signatures.shared(held)
         if self.faults:
             raise SettingsError(self.faults)
         return settings

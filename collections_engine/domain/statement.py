@@ -123,6 +123,8 @@ class Ours:
     """The last thing booked or heard of it, by the database's clock."""
     misfit: bool = False
     """A person has it before him already: its fields differ from its request's."""
+    dispute_open: bool = False
+    dispute_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,13 +253,18 @@ def _both(account: str, t: Theirs, o: Ours, edges: Edges) -> Verdict:
         risk = max(abs(t.amount_minor - o.collected_minor), 1)
         risk = risk if set(differ) == {"amount"} else t.amount_minor
         return _finding(account, FindingKind.FIELD_MISMATCH, t, risk, {"ours, theirs": differ})
-    if t.net_minor == o.net_minor and t.refunded_minor == o.refunded_minor:
+    if t.status is PaymentStatus.UNKNOWN:
+        return _finding(account, FindingKind.STATUS_DISAGREEMENT, t, t.amount_minor, _told(t))
+    lost = t.disputed and t.status is PaymentStatus.DECLINED
+    disputes = (t.disputed and not lost, lost) == (o.dispute_open, o.dispute_lost)
+    if disputes and t.net_minor == o.net_minor and t.refunded_minor == o.refunded_minor:
         return Matched(t.payment_id)
     if o.last_booked_at > edges.read_at:
         return InTransit(t.payment_id)
     evidence = {**_told(t), "net here": o.net_minor, "refunded here": o.refunded_minor}
     risk = abs(t.net_minor - o.net_minor) or abs(t.refunded_minor - o.refunded_minor)
-    if t.status in (PaymentStatus.PENDING, PaymentStatus.UNKNOWN):
+    risk = risk or t.amount_minor  # only the disputes differ
+    if t.status is PaymentStatus.PENDING:
         return _finding(account, FindingKind.STATUS_DISAGREEMENT, t, o.net_minor, evidence)
     return _finding(account, FindingKind.REVERSAL_MISMATCH, t, risk, evidence)
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import assert_never
+from uuid import UUID
 
 from collections_engine.domain.gateway import PaymentStatus, ProviderPayment
-from collections_engine.domain.outcome import Fact, FactKind, Source, fact
+from collections_engine.domain.outcome import Fact, FactKind, Source, fact, provider_net
 from collections_engine.domain.reconcile import Situation, fits_request, unbooked
 from collections_engine.domain.request import Request, RequestState
 
@@ -28,6 +29,8 @@ class Delivery:
     """Empty where the body is not of the promised form: it is stored all the same."""
     created_at: datetime | None
     body: bytes
+    names: UUID | None = None
+    """The instalment that its reference names: nothing is sent for it before this is applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +155,14 @@ class Strange:
     """A payment that our books hold, told under another's reference."""
 
 
-Judgement = Apply | Look | Nudge | Early | Strange
+@dataclass(frozen=True, slots=True)
+class Differs:
+    """What was fetched is nothing that our books can follow: a person looks (P6, P7, P9)."""
+
+    word: str
+
+
+Judgement = Apply | Look | Nudge | Early | Strange | Differs
 
 
 def judge(
@@ -174,6 +184,8 @@ def judge(
             return _accepted(s, p, owner, recorded=recorded)
         case FactKind.DECLINED:
             return _declined(s, p, owner)
+        case FactKind.COLLECTED if _gone(s, p):
+            return Look()  # an old word, or the same money that came again
         case FactKind.DISPUTE_OPENED if rounds.won:
             return Look()  # an old opening that comes late, or a new dispute
         case FactKind.DISPUTE_WON if rounds.opened:
@@ -213,7 +225,7 @@ def of_event(s: Situation, p: ProviderPayment, kind: FactKind) -> Fact:
 
 def judge_fetched(
     s: Situation, event: PaymentEvent, rounds: Rounds, now: ProviderPayment
-) -> Apply | Nudge:
+) -> Apply | Nudge | Differs:
     """Say what the payment proves as it was fetched now, whatever the event said (P2, P9)."""
     facts, owner = unbooked(s, [now]), s.owner(now)
     booked = s.booked.get(now.key)
@@ -228,7 +240,19 @@ def judge_fetched(
             return Apply((of_event(s, now, FactKind.DISPUTE_WON),))
     elif now.status is PaymentStatus.PENDING and owner is not None and not owner.open:
         return Apply((of_event(s, now, FactKind.ACCEPTED),))  # late word: a person looks (P14)
-    return Nudge(owner) if owner is not None and owner.open else Apply(())
+    if owner is not None and owner.open:
+        return Nudge(owner)
+    if now.status is PaymentStatus.UNKNOWN:
+        return Differs("unknown_word")
+    if booked is not None and not booked.misfit and booked.net_minor != provider_net(now):
+        return Differs("books_differ")
+    return Apply(())
+
+
+def _gone(s: Situation, p: ProviderPayment) -> bool:
+    """Whether our books say that this payment's money came and went for good."""
+    booked = s.booked.get(p.key)
+    return booked is not None and (booked.failed_minor > 0 or booked.dispute_lost)
 
 
 def _accepted(
@@ -236,7 +260,10 @@ def _accepted(
 ) -> Judgement:
     if owner is None:
         return Look() if recorded else Apply((of_event(s, p, FactKind.ACCEPTED),))
-    if p.key in s.booked or owner.state is RequestState.ACCEPTED:
+    if _gone(s, p):
+        return Look()  # presented again?
+    recorded_as_own = owner.state is RequestState.ACCEPTED and p.key in owner.own_payments
+    if p.key in s.booked or recorded_as_own:
         return Apply(())  # an older word
     if not owner.open:
         return Look()
@@ -246,12 +273,9 @@ def _accepted(
 
 
 def _declined(s: Situation, p: ProviderPayment, owner: Request | None) -> Judgement:
-    """P10: it ends the request only where it is provably its only payment; else a lookup says."""
+    """P10: it ends an open request only where a complete lookup shows no other payment of it."""
     if p.key in s.booked:
         return Look()  # it was collected by our books
     if owner is None or not owner.open:
-        return Apply((of_event(s, p, FactKind.DECLINED),))
-    alone = owner.own_payments | owner.named_payments <= {p.key} and owner.sendings == 1
-    if owner is s.request and alone and p.definitively_declined and fits_request(s, p):
         return Apply((of_event(s, p, FactKind.DECLINED),))
     return Nudge(owner)

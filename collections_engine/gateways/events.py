@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
+from collections_engine.domain.request import parse_reference
 from collections_engine.domain.webhook import (
     Delivery,
     Event,
@@ -19,6 +21,8 @@ from collections_engine.domain.webhook import (
 )
 from collections_engine.gateways import signatures, wire
 
+_REFERENCE = re.compile(rb'"reference"\s*:\s*"([a-z2-7]{16}-[0-9a-f]{32})"')
+_DATES = (datetime(1970, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC))
 _TYPE = re.compile(r"[a-z][a-z0-9_.]{0,63}")
 
 
@@ -29,11 +33,22 @@ def received(
     event_id = signatures.verify(headers, body, secrets, now)
     if isinstance(event_id, Refusal):
         return event_id
+    names = named(body)
     try:
         document = _document(body)
-        return Delivery(event_id, document["type"], wire.rfc3339(document["created_at"]), body)
-    except (Unreadable, wire.Malformed):
-        return Delivery(event_id, "", None, body)
+        created = wire.rfc3339(document["created_at"])
+        if not _DATES[0] < created < _DATES[1]:
+            return Delivery(event_id, document["type"], None, body, names)
+        return Delivery(event_id, document["type"], created, body, names)
+    except (Unreadable, wire.Malformed, OverflowError):
+        return Delivery(event_id, "", None, body, names)
+
+
+def named(body: bytes) -> UUID | None:
+    """Which instalment it speaks of, read off the bytes, so that a strange form hides none."""
+    found = _REFERENCE.search(body)
+    parsed = parse_reference(found[1].decode("ascii")) if found else None
+    return parsed[1] if parsed else None
 
 
 def read(event_id: str, body: bytes, account: str, *, represents: bool) -> Event:
@@ -56,7 +71,7 @@ def read(event_id: str, body: bytes, account: str, *, represents: bool) -> Event
 
 def _document(body: bytes) -> dict[str, Any]:
     try:
-        document = wire.parse_object(body)
+        document = wire.parse_object(body, points=True)  # read fields are checked one by one
     except wire.Malformed as error:
         raise Unreadable(str(error)) from None
     word, created = document.get("type"), document.get("created_at")

@@ -44,6 +44,22 @@ def keys(secrets: str) -> tuple[bytes, ...]:
     return tuple(found)
 
 
+def shared(secrets: Mapping[str, str]) -> list[str]:
+    """Say which accounts share a secret: a delivery does not name its account, so none may."""
+    owner: dict[bytes, str] = {}
+    pairs = {
+        (owner.setdefault(key, account), account)
+        for account, text in secrets.items()
+        for key in keys(text)
+    }
+    return [
+        f"provider accounts {one} and {other} share a webhook secret; a delivery to one would be"
+        " believed at the other. Give each its own"
+        for one, other in sorted(pairs)
+        if one != other
+    ]
+
+
 def signature(key: bytes, event_id: str, timestamp: str, body: bytes) -> bytes:
     """Return the signature of a delivery under one key."""
     signed = f"{event_id}.{timestamp}.".encode() + body

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from decimal import Decimal
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Any
@@ -47,10 +48,15 @@ def parse_json(reply: Reply) -> dict[str, Any]:
     return parse_object(reply.body)
 
 
-def parse_object(body: bytes) -> dict[str, Any]:
-    """Read a JSON object; numbers with a point are refused, not rounded."""
+def parse_object(body: bytes, *, points: bool = False) -> dict[str, Any]:
+    """Read a JSON object; numbers with a point are refused, not rounded.
+
+    `points`: they may stand in fields that nobody reads; where an amount is read they are refused.
+    """
     try:
-        document = _DECODER.decode(body.decode(json.detect_encoding(body)))
+        document = (_WITH_POINTS if points else _DECODER).decode(
+            body.decode(json.detect_encoding(body))
+        )
     except (ValueError, RecursionError) as error:
         raise Malformed(f"not JSON ({type(error).__name__})") from None
     if not isinstance(document, dict):
@@ -63,6 +69,7 @@ def _refuse(_text: str) -> Any:
 
 
 _DECODER = json.JSONDecoder(parse_float=_refuse, parse_constant=_refuse)
+_WITH_POINTS = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse)
 
 
 def text(document: Mapping[str, Any], name: str, limit: int = 255) -> str:

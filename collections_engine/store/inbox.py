@@ -64,6 +64,7 @@ def receive(connection: Connection, deliveries: Sequence[tuple[str, Delivery]]) 
         "types": [d.event_type for d in first.values()],
         "times": [d.created_at for d in first.values()],
         "payloads": [d.body for d in first.values()],
+        "names": [d.names for d in first.values()],
         "deliveries": [counts[key] for key in first],
     }
     rows = step(connection, query("inbox", "receive"), params)

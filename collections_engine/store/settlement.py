@@ -119,6 +119,13 @@ def _fact(fact: Fact) -> dict[str, object]:
     return document
 
 
+def note_heard(connection: Connection, fact: Fact) -> bool:
+    """Record a payment of the row's that proves nothing alone; True when it is news."""
+    told = {**_fact(fact), "instalment_id": str(fact.instalment_id)}
+    rows = step(connection, query("inbox", "note_heard"), {"fact": json.dumps(told)})
+    return bool(rows[0]["news"])
+
+
 def review_unclaimed(
     connection: Connection, instalment: UUID, reason: str, evidence: Mapping[str, object]
 ) -> None:

@@ -195,6 +195,8 @@ def ours(connection: Connection, account: str, start: datetime, end: datetime) -
             reference=row["reference"],
             last_booked_at=row["last_booked_at"],
             misfit=row["misfit"],
+            dispute_open=row["dispute_open"],
+            dispute_lost=row["dispute_lost"],
         )
 
 

@@ -18,6 +18,7 @@ from collections_engine.domain.reconcile import Situation
 from collections_engine.domain.request import parse_reference
 from collections_engine.domain.webhook import (
     Apply,
+    Differs,
     Early,
     Event,
     Judgement,
@@ -31,6 +32,7 @@ from collections_engine.domain.webhook import (
     fact_kind,
     judge,
     judge_fetched,
+    of_event,
 )
 from collections_engine.store import history, inbox, settlement
 from collections_engine.store.db import Connection
@@ -44,6 +46,7 @@ from collections_engine.usecases.startup import report_orphan
 
 MOST_WAITS = 10
 """How often an event may come too early: a little over five minutes in all."""
+NUDGED = "check_brought_forward"
 _NOBODY = UUID(int=0)
 _MOVES_NOTHING = frozenset({None, FactKind.ACCEPTED, FactKind.DECLINED})
 
@@ -236,7 +239,8 @@ def _payment(
     (row,) = history.histories(connection, [ours])
     if row is None:
         return _not_here(connection, context, told.stored, p, booked=known.collected)
-    if (known.booked or known.recorded) not in (None, ours) and fact_kind(event) in _MOVES_NOTHING:
+    elsewhere = (known.booked or known.recorded) not in (None, ours)
+    if elsewhere and (known.booked is None or fact_kind(event) in _MOVES_NOTHING):
         return Verdict("dead", "strange_reference", ours, p.payment_id)
     view = _view(context, row, told.contract, now)
     if fetched is not None and fetched.facts_seen == row.facts_seen:
@@ -279,8 +283,13 @@ def _act(
         case Strange():
             return Verdict("dead", "strange_reference", *about)
         case Nudge(request):
+            settlement.note_heard(connection, of_event(view, payment, FactKind.ACCEPTED))
             inbox.nudge(connection, request.id)
-            return Verdict("done", "check_brought_forward", *about)
+            return Verdict("done", NUDGED, *about)
+        case Differs(word):
+            evidence = {"payment": payment.payment_id, "event": told.stored.event_id}
+            settlement.review_unclaimed(connection, row.instalment_id, word, evidence)
+            return Verdict("dead", word, *about)
         case Apply(()):
             return Verdict("done", "already", *about)
         case Apply(facts):

@@ -17,12 +17,14 @@ from datetime import timedelta
 from functools import partial
 from uuid import UUID
 
-from collections_engine.domain.errors import EngineError
+from collections_engine.domain.errors import EngineError, GuardRefused
 from collections_engine.domain.gateway import GatewayUnreachable, LookupQuestion, RailContract
+from collections_engine.domain.request import PaymentKey
 from collections_engine.domain.webhook import Unreadable
 from collections_engine.store import db, identity, inbox
 from collections_engine.store.inbox import Stored
 from collections_engine.usecases.applying import (
+    NUDGED,
     Fetch,
     Fetched,
     Told,
@@ -30,8 +32,9 @@ from collections_engine.usecases.applying import (
     apply_event,
     apply_plain,
 )
-from collections_engine.usecases.asking import check_bound, unreachable
+from collections_engine.usecases.asking import accounts_of, check_bound, now, unreachable
 from collections_engine.usecases.context import Context
+from collections_engine.usecases.following import follow
 from collections_engine.usecases.steps import ConnectionSource, retrying
 
 MOST_FAILURES = 5
@@ -96,11 +99,15 @@ class Drain:
         Whatever is not plain, or if one of them fails all of them, goes one by one afterwards.
         """
         first: dict[UUID, Told] = {}
+        payments: set[PaymentKey] = set()
         for stored in found:
             with suppress(Exception):  # it fails again on its own, where that is noted
                 told = self._read(stored)
-                if told.instalment is not None and told.identity == self.context.identity:
-                    first.setdefault(told.instalment, told)
+                if told.instalment is None or told.identity != self.context.identity:
+                    continue
+                if told.instalment not in first and told.payment.key not in payments:
+                    first[told.instalment] = told
+                    payments.add(told.payment.key)
         if len(first) < 2:
             return []
         try:
@@ -127,7 +134,21 @@ class Drain:
         if verdict is None:
             return "taken"
         self._applied(stored, verdict)
+        if verdict.word == NUDGED and verdict.instalment is not None:
+            self._follow(verdict.instalment)
         return verdict.state
+
+    def _follow(self, instalment: UUID) -> None:
+        """What the event could not prove alone a complete lookup may (P10); else the next pass."""
+        try:
+            row = self.context.steps.history(instalment)
+            request = row.open_request
+            if request is not None and request.permitted:
+                check_bound(self.source, self.context, accounts_of(row, request))
+                follow(self.context, row, request, now(self.source))
+        except Exception as error:  # noqa: BLE001 - the event is done; the request keeps its check
+            text = _text_of(error)
+            self.context.log("webhook.not_followed", instalment=str(instalment), error=text)
 
     def _applied(self, stored: Stored, verdict: Verdict) -> None:
         self._log("webhook.applied", stored, state=verdict.state, result=verdict.word)
@@ -139,7 +160,10 @@ class Drain:
         assert gateway is not None, "only events of configured accounts are read"
         contract = self._contract(account)
         event = gateway.read_event(stored.event_id, stored.payload, represents=contract.represents)
-        return Told(stored, event, contract, self._mode(account))
+        mode = self._mode(account)
+        if mode is None:
+            raise GuardRefused(f"provider account {account} is not bound yet; its events wait")
+        return Told(stored, event, contract, mode)
 
     def _apply(self, stored: Stored) -> Verdict | None:
         told = self._read(stored)

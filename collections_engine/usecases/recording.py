@@ -147,7 +147,7 @@ def permit_refused(claim: Claim, refused: PermitRefused, context: Context) -> Ou
         return Outcome(Kind.SKIPPED, "taken_by_another", *about(claim), claimed=True)
     if refused.moved:
         return AGAIN
-    if claim.request.sendings == 0 or refused.verdict == "paused":
+    if claim.request.sendings == 0 or refused.verdict in ("paused", "guard:event"):
         return leave(claim, context, refused.verdict)
     return review(claim, context, refused.verdict.replace("guard:", "refused_"))
 

@@ -302,9 +302,9 @@ def own_books(source: ConnectionSource, books: Connection) -> OwnBooks:
         subject = f"{event['provider_account']}:{event['event_id']}"
         evidence = {"type": event["event_type"], "dead": event["state"] == "dead"}
         found.append(Finding(FindingKind.INBOX_NOT_APPLIED, subject, 0, None, evidence=evidence))
-    lines = [(each, OWNERS[each.kind]) for each in found]
-    if lines:
-        told.new = retrying(source, lambda c: statement.find(c, None, lines))
+    for start in range(0, len(found), AT_ONCE):
+        lines = [(each, OWNERS[each.kind]) for each in found[start : start + AT_ONCE]]
+        told.new += retrying(source, partial(statement.find, account=None, findings=lines))
     told.findings.update(each.kind.value for each in found)
     kinds = [*(k.value for k in _CHECKED.values()), FindingKind.INBOX_NOT_APPLIED.value]
     told.resolved = retrying(

@@ -3,5 +3,5 @@
 -- fix: is the drain running? collections webhooks drain; collections webhooks list --state new
 SELECT 'event ' || b.id AS subject, b.event_type || ' of ' || b.provider_account || ' was received ' || b.received_at || ' and is not applied'
          || COALESCE(': ' || b.last_error, '') AS detail
-  FROM inbox b WHERE b.state IN ('new', 'parked') AND b.next_try < engine_now() - interval '1 hour'
+  FROM inbox b WHERE b.state IN ('new', 'parked') AND b.received_at < engine_now() - interval '1 hour'
  ORDER BY b.id

@@ -262,8 +262,10 @@ CREATE TABLE inbox (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   provider_account text NOT NULL REFERENCES provider_accounts, event_id text NOT NULL CHECK (event_id <> ''),
   event_type text NOT NULL, payload bytea NOT NULL, received_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  names_instalment uuid,  -- whom its reference names, before it is judged: nothing is sent for that row meanwhile (P4)
   deliveries integer NOT NULL DEFAULT 1, state text NOT NULL DEFAULT 'new'
     CHECK (state IN ('new', 'parked', 'done', 'ignored', 'dead')),
   tries integer NOT NULL DEFAULT 0, last_error text, next_try timestamptz, done_at timestamptz,
   UNIQUE (provider_account, event_id));
 CREATE INDEX inbox_open ON inbox (id) WHERE state IN ('new', 'parked');
+CREATE INDEX inbox_naming ON inbox (names_instalment) WHERE state IN ('new', 'parked') AND names_instalment IS NOT NULL;

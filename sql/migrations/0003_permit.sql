@@ -53,6 +53,7 @@ BEGIN
        AND i.mandate_ref = r.mandate_ref AND i.provider_account = r.provider_account
        AND i.attempt = r.attempt
        AND m.status = 'active'
+       AND NOT EXISTS (SELECT FROM inbox b WHERE b.names_instalment = i.id AND b.state IN ('new', 'parked'))
        AND NOT everything.paused AND account.paused IS FALSE
        AND engine_now() > COALESCE((SELECT max(sent_at) FROM payment_requests WHERE sent_at IS NOT NULL), '-infinity') - interval '5 seconds'
        AND NOT EXISTS (SELECT FROM permits p WHERE p.permit_id = a.permit)
@@ -103,6 +104,7 @@ LANGUAGE sql VOLATILE AS $$
       WHEN i.status <> 'in_flight' OR i.claimed_by IS DISTINCT FROM r.id THEN 'moved:status'
       WHEN r.sendings <> p_seen THEN 'moved:sendings'
       WHEN (SELECT bool_or(c.paused) FROM engine_control c WHERE c.scope IN ('*', i.provider_account)) THEN 'paused'
+      WHEN EXISTS (SELECT FROM inbox b WHERE b.names_instalment = i.id AND b.state IN ('new', 'parked')) THEN 'guard:event'
       WHEN i.review_reason IS NOT NULL OR i.cloned_at IS NOT NULL THEN 'guard:review'
       WHEN i.on_hold THEN 'guard:hold'
       WHEN i.has_open_chargeback THEN 'guard:chargeback'

@@ -26,8 +26,8 @@ SELECT k.provider_account, k.payment_id, k.instalment_id, k.currency, k.misfit, 
                    bool_or(t.movement = 'failed_late') AS is_failed,
                    COALESCE(sum(t.amount) FILTER (WHERE t.movement = 'dispute_lost'), 0)::bigint AS lost_in_all,
                    bool_or(t.movement = 'dispute_lost') AS dispute_lost,
-                   (COALESCE(sum(t.amount) FILTER (WHERE t.movement = 'dispute_opened'), 0)
-                    - COALESCE(sum(t.amount) FILTER (WHERE t.movement = 'dispute_won'), 0))::bigint AS withheld,
+                   -- Which opening an end belongs to cannot be told: what is open withholds as much as any did.
+                   COALESCE(max(t.amount) FILTER (WHERE t.movement = 'dispute_opened'), 0)::bigint AS withheld,
                    count(*) FILTER (WHERE t.movement = 'dispute_opened') AS opened,
                    count(*) FILTER (WHERE t.movement = 'dispute_won') AS ended
               FROM ledger_transactions t
@@ -125,9 +125,10 @@ BEGIN
   IF NOT p_misfit AND y[2] < x[2] THEN
     PERFORM open_item(i.id, 'collected_more_than_owed', 'critical', 'collected more than owed: a refund is proposed', account, payment,
       jsonb_build_object('amount', p_amount, 'proposed_refund', x[2] - y[2], 'currency', cur));
-  ELSIF NOT p_misfit AND x[2] < 0 AND y[2] = 0 THEN
+  ELSIF NOT p_misfit AND x[2] < 0 AND (y[2] = 0 OR after.net = 0) THEN
     UPDATE review_items SET closed_at = engine_now(), closed_by = engine_actor(), resolution = 'nothing of it is left'
-     WHERE instalment_id = i.id AND kind = 'collected_more_than_owed' AND closed_at IS NULL;
+     WHERE instalment_id = i.id AND kind = 'collected_more_than_owed' AND closed_at IS NULL
+       AND (y[2] = 0 OR (provider_account = account AND payment_id = payment));
   END IF;
   RETURN x[2] - y[2];
 END $$;

@@ -222,6 +222,12 @@ BEGIN
   END IF;
   IF r.state = 'accepted' THEN
     UPDATE payment_requests SET next_check = COALESCE((f ->> 'next_check')::timestamptz, engine_now() + interval '1 day') WHERE id = r.id;
+    IF news AND EXISTS (SELECT FROM provider_payments p WHERE p.request_id = r.id AND p.status IN ('pending', 'unknown')
+          AND (p.provider_account, p.payment_id) <> (f ->> 'provider_account', f ->> 'payment_id')) THEN  -- one sending, two payments (P10)
+      UPDATE instalments SET facts_seen = facts_seen + 1 WHERE id = i.id;
+      PERFORM mark_review(i.id, 'several_live_payments', jsonb_build_object('payment', f ->> 'payment_id', 'attempt', r.attempt));
+      RETURN 'review';
+    END IF;
     RETURN 'already';
   END IF;
   IF news OR r.state IN ('recorded', 'sending') THEN  -- late word on a closed request, or on a row that moved on: a person looks

@@ -66,8 +66,8 @@ BEGIN
     PERFORM book(f, o.external_movement_id, kind, o.amount, 0, 0, b.misfit);
     PERFORM rest_instalment(b.instalment_id, 'keep', NULL, 1, 0, false);
     UPDATE instalments SET has_open_chargeback = other_dispute_open(id), facts_seen = facts_seen + 1 WHERE id = b.instalment_id;
-  ELSIF kind = 'dispute_won' AND rounds = 0 AND ended = 0 AND amount > 0 THEN  -- the end overtook its opening: they pair when it comes
-    PERFORM book(f, payment || ':dispute:1', kind, LEAST(amount, b.collected), 0, 0, b.misfit);
+  ELSIF kind = 'dispute_won' AND rounds = 0 AND ended = 0 THEN  -- the end overtook its opening: they pair when it comes
+    PERFORM book(f, payment || ':dispute:1', kind, COALESCE(NULLIF(LEAST(amount, b.collected), 0), b.collected), 0, 0, b.misfit);
   ELSIF kind = 'dispute_lost' AND NOT b.dispute_lost THEN
     -- What was lost is what the provider says now, whatever its opening said.
     lost := COALESCE(NULLIF(LEAST(amount, b.collected - b.refunded), 0), b.collected);

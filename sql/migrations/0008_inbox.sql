@@ -45,8 +45,8 @@ BEGIN
     END IF;
     RETURN NEW;
   END IF;
-  IF (NEW.id, NEW.provider_account, NEW.event_id, NEW.event_type, NEW.payload, NEW.received_at, NEW.event_at)
-     IS DISTINCT FROM (OLD.id, OLD.provider_account, OLD.event_id, OLD.event_type, OLD.payload, OLD.received_at, OLD.event_at) THEN
+  IF (NEW.id, NEW.provider_account, NEW.event_id, NEW.event_type, NEW.payload, NEW.received_at, NEW.event_at, NEW.names_instalment)
+     IS DISTINCT FROM (OLD.id, OLD.provider_account, OLD.event_id, OLD.event_type, OLD.payload, OLD.received_at, OLD.event_at, OLD.names_instalment) THEN
     RAISE EXCEPTION 'inbox %: what was received never changes', OLD.id USING ERRCODE = '23514';
   END IF;
   IF NEW.deliveries < OLD.deliveries OR NEW.replays < OLD.replays THEN
@@ -113,10 +113,27 @@ BEGIN
   RETURN b.state;
 END $$;
 
-CREATE FUNCTION dead_event(b inbox) RETURNS void LANGUAGE sql VOLATILE AS $$
-  SELECT open_item(NULL, 'dead_event', 'critical', 'a provider''s event could not be applied', b.provider_account, b.event_id,
-    jsonb_build_object('inbox', b.id, 'type', b.event_type, 'why', b.reason))
-$$;
+-- The row that it names waits with it: what it says of money is not known, so nothing is sent (P8, P15).
+CREATE FUNCTION dead_event(b inbox) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+DECLARE told jsonb := jsonb_build_object('inbox', b.id, 'type', b.event_type, 'why', b.reason); row_id uuid;
+BEGIN
+  SELECT id INTO row_id FROM instalments WHERE id = b.names_instalment FOR UPDATE;
+  PERFORM open_item(row_id, 'dead_event', 'critical', 'a provider''s event could not be applied', b.provider_account, b.event_id, told);
+  IF row_id IS NOT NULL THEN
+    UPDATE instalments SET facts_seen = facts_seen + 1 WHERE id = row_id;
+    PERFORM mark_review(row_id, 'dead_event', told);
+  END IF;
+END $$;
+
+-- A payment of the row's that was heard of and proves nothing alone: recorded, so that every lookup asks for it.
+CREATE FUNCTION note_heard(f jsonb) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  IF note_payment(f, (f ->> 'instalment_id')::uuid, false) THEN
+    UPDATE instalments SET facts_seen = facts_seen + 1 WHERE id = (f ->> 'instalment_id')::uuid;
+    RETURN true;
+  END IF;
+  RETURN false;
+END $$;
 
 -- A person puts an event back to work; what it moved before is not moved again (P15).
 CREATE FUNCTION inbox_replay(p_id bigint) RETURNS text LANGUAGE plpgsql VOLATILE STRICT AS $$
@@ -128,6 +145,7 @@ BEGIN
   END IF;
   UPDATE inbox SET state = 'new', replays = replays + 1, tries = 0, waits = 0, reason = NULL, result = NULL, last_error = NULL,
          done_at = NULL, next_try = engine_now() WHERE id = p_id;
+  UPDATE instalments SET review_reason = NULL WHERE id = old.names_instalment AND review_reason = 'dead_event';  -- the event holds it again
   UPDATE review_items SET closed_at = engine_now(), closed_by = engine_actor(), resolution = 'replayed'
    WHERE kind = 'dead_event' AND closed_at IS NULL AND provider_account = old.provider_account AND payment_id = old.event_id;
   NOTIFY collections_inbox;

@@ -127,6 +127,8 @@ END $$;
 -- again is open again; unless a person resolved it and nothing about it has changed since.
 CREATE FUNCTION find_exceptions(p_findings jsonb) RETURNS TABLE (id bigint, is_new boolean) LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
+  PERFORM 1 FROM instalments i  -- their foreign keys are locked in the order in which facts lock them (P16)
+    WHERE i.id = ANY (ARRAY(SELECT (x ->> 'instalment_id')::uuid FROM jsonb_array_elements(p_findings) x)) ORDER BY i.id FOR KEY SHARE;
   RETURN QUERY
   INSERT INTO exceptions AS e (kind, subject, provider_account, payment_id, instalment_id, amount_at_risk, currency, owner, evidence)
   SELECT f.kind, f.subject, f.provider_account, f.payment_id, f.instalment_id, f.amount_at_risk, f.currency, f.owner, COALESCE(f.evidence, '{}')

@@ -1,11 +1,11 @@
 -- The inbox: what providers told, stored first and applied later, each once (I11, P15).
 
--- name: receive(accounts, events, types, times, payloads, deliveries)
+-- name: receive(accounts, events, types, times, payloads, names, deliveries)
 -- Store a batch of verified deliveries in one order, so that two batches cannot deadlock. A repeat is counted;
 -- it comes back with the bytes that are kept.
-INSERT INTO inbox AS b (provider_account, event_id, event_type, event_at, payload, deliveries)
+INSERT INTO inbox AS b (provider_account, event_id, event_type, event_at, payload, names_instalment, deliveries)
 SELECT * FROM unnest(%(accounts)s::text[], %(events)s::text[], %(types)s::text[], %(times)s::timestamptz[], %(payloads)s::bytea[],
-                     %(deliveries)s::integer[]) AS t(account, event, type, at, payload, times) ORDER BY account, event
+                     %(names)s::uuid[], %(deliveries)s::integer[]) AS t(account, event, type, at, payload, names, times) ORDER BY account, event
 ON CONFLICT (provider_account, event_id) DO UPDATE
    SET deliveries = b.deliveries + excluded.deliveries, last_received_at = engine_now()
 RETURNING b.id, b.provider_account, b.event_id, b.xmax = 0 AS fresh, CASE WHEN b.xmax <> 0 THEN b.payload END AS kept
@@ -69,6 +69,10 @@ SELECT dead_event(b) FROM inbox b WHERE b.id = %(id)s
 -- name: failed(id, error, delay, counts, most)
 -- It could not be applied: later again, or set aside with its reason.
 SELECT inbox_failed(%(id)s, %(error)s, %(delay)s, %(counts)s, %(most)s) AS state
+
+-- name: note_heard(fact)
+-- A payment that was heard of, recorded whatever it proves.
+SELECT note_heard(%(fact)s::jsonb) AS news
 
 -- name: nudge(request)
 -- Bring an open request's next check forward (P14); who checks minds the lease.

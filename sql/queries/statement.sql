@@ -55,7 +55,8 @@ WITH booked AS (
 )
 SELECT payment_id, COALESCE(b.instalment_id, p.instalment_id) AS instalment_id, b.collected, COALESCE(b.net, 0) AS net,
        COALESCE(b.refunded, 0) AS refunded, COALESCE(b.currency, p.currency) AS currency, COALESCE(t.mandate_ref, p.mandate_ref) AS mandate_ref,
-       p.reference, GREATEST(t.last_booked_at, p.last_seen_at) AS last_booked_at, COALESCE(b.misfit, p.misfit, false) AS misfit
+       p.reference, GREATEST(t.last_booked_at, p.last_seen_at) AS last_booked_at, COALESCE(b.misfit, p.misfit, false) AS misfit,
+       COALESCE(b.dispute_open, false) AS dispute_open, COALESCE(b.dispute_lost, false) AS dispute_lost
   FROM heard p FULL JOIN (books b JOIN booked t USING (payment_id)) USING (payment_id)
  WHERE COALESCE(p.provider_created_at, t.occurred_at, CASE WHEN b.instalment_id IS NOT NULL THEN t.collected_at END) >= %(period_from)s
    AND COALESCE(p.provider_created_at, t.occurred_at, CASE WHEN b.instalment_id IS NOT NULL THEN t.collected_at END) < %(period_to)s
@@ -127,4 +128,4 @@ SELECT kind, subject, payment_id FROM exceptions WHERE state = 'open' AND provid
 -- Events that were received and are not applied: dead ones, and those that have waited for too long.
 SELECT b.provider_account, b.event_id, b.event_type, b.state FROM inbox b
  WHERE b.state = 'dead' OR (b.state IN ('new', 'parked') AND b.received_at < engine_now() - %(longer_than)s::interval)
- ORDER BY b.id LIMIT 1000
+ ORDER BY b.id

@@ -8,7 +8,6 @@ wake, then the next runs take everything over, and both books are compared row b
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.rows import dict_row
 
-from collections_engine.domain.webhook import Delivery
 from collections_engine.gateways.simulator import SimulatorGateway
 from collections_engine.store import identity, inbox
 from tests.matrix import judge, telling
@@ -27,6 +25,7 @@ from tests.matrix.act import Act, NotFired
 from tests.matrix.cutter import Cutter
 from tests.support import rows
 from tests.support.database import Clock, create_database, database_name, drop_database
+from tests.support.events import delivery
 from tests.support.httpproxy import HttpProxy
 from tests.support.importing import import_text
 from tests.support.workers import wait_until
@@ -326,11 +325,7 @@ class Batch:
 
     def _deliver(self, todo: Sequence[tuple[Act, list[dict[str, Any]]]]) -> None:
         """Store events as the service does; they are answered then."""
-        asks = [
-            (rows.ACCOUNT, Delivery(e["id"], e["type"], None, json.dumps(e).encode()))
-            for _, many in todo
-            for e in many
-        ]
+        asks = [(rows.ACCOUNT, delivery(e)) for _, many in todo for e in many]
         if asks:
             with psycopg.connect(self.database, autocommit=True, row_factory=dict_row) as c:
                 inbox.receive(c, asks)

@@ -9,7 +9,6 @@ that one cell's partner does not finish another cell.
 from __future__ import annotations
 
 import io
-import json
 import signal
 import sys
 from dataclasses import replace
@@ -152,11 +151,11 @@ def recovering(job: Job) -> dict[str, Any]:
 
 def receiving(job: Job) -> dict[str, Any]:
     """The service: store each delivery and answer it; `apply` works each round off."""
-    from collections_engine.domain.webhook import Delivery
     from collections_engine.store import inbox
     from collections_engine.usecases.ingest import Drain
     from collections_engine.usecases.receiving import Receiver
     from tests.support.engine import ACCOUNT
+    from tests.support.events import delivery
 
     source, context = _prepare(job)
     due = inbox.due
@@ -170,10 +169,8 @@ def receiving(job: Job) -> dict[str, Any]:
     receive = Receiver(source)
     stored, became = [], []
     for events in job["rounds"]:
-        for event in events:
-            body = json.dumps(event).encode()
-            if receive(ACCOUNT, Delivery(event["id"], event["type"], None, body)) is not None:
-                stored.append(event["id"])
+        told = [event for event in events if receive(ACCOUNT, delivery(event)) is not None]
+        stored += [event["id"] for event in told]
         if job.get("apply"):
             became.append(Drain(source, context).run([ACCOUNT]))
     return {"stored": stored, "became": became}

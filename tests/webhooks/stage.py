@@ -21,7 +21,6 @@ import psycopg
 
 from collections_engine.domain.outcome import Fact
 from collections_engine.domain.request import instalment_id
-from collections_engine.domain.webhook import Delivery
 from collections_engine.simulator.signing import WebhookSigner
 from collections_engine.store import identity, inbox, settlement
 from collections_engine.store.settlement import Item
@@ -33,6 +32,7 @@ from tests.simulator.rail import SECRET, Rail
 from tests.support import invariants, rows
 from tests.support.command import Command, Done
 from tests.support.engine import ACCOUNT, Source, context, gateway
+from tests.support.events import delivery
 from tests.support.rows import Row
 from tests.support.told import told
 
@@ -223,10 +223,7 @@ class Stage:
 
     def receive(self, *events: Json) -> None:
         """Store events as the service does, without it."""
-        told = [
-            (ACCOUNT, Delivery(str(e["id"]), str(e["type"]), None, json.dumps(e).encode()))
-            for e in events
-        ]
+        told = [(ACCOUNT, delivery(e)) for e in events]
         self.source.run(lambda c: inbox.receive(c, told))
 
     def world_of(self, url: str) -> Context:

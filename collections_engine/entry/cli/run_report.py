@@ -20,6 +20,7 @@ WORDS = {"review": "left in flight or for a person"}
 GUARDS = {
     "paused": "charging is paused (collections status says why)",
     "guard:cap": "a cap on charges is used up for this business date",
+    "guard:event": "a provider's event about them is not applied yet (collections webhooks drain)",
     "guard:clock": "the database's clock is behind the last charge sent",
 }
 

@@ -98,6 +98,8 @@ class Act:
         """The subject's worker, behind both proxies."""
         c = self.cell
         deadline = STOPPED if c.fault == "stop" else DEADLINES.get(c.fault, USUAL)
+        if c.entry == "before" and c.partner in t.TOLD:  # it tells a story before the fault
+            deadline = max(deadline, STOPPED)
         what, more = self._job()
         self.worker = self.stage.workers.start(
             what,

@@ -171,7 +171,10 @@ RULES: tuple[Rule, ...] = (
         lambda c: (
             c.group not in ("import", "desk")
             and _another_rail(c)
-            and (c.entry == "before" or c.partner in ("door", "backfill", "retry", "webhook_twice"))
+            and (
+                c.entry in ("before", "before_run")
+                or c.partner in ("door", "backfill", "retry", "webhook_twice")
+            )
         ),
     ),
     Rule(

@@ -58,8 +58,13 @@ def excused(
         return text.startswith(f"{act.row.amount_minor + 1} was collected")  # its word, moved once
     if name != "I3" or act.cell.fault not in INVENTED or not invented:
         return False
+    if c.partner == "dispute" and not final:
+        return True  # what is disputed is not more than owed; once it is won a person is shown it
     shown = connection.execute(
-        "SELECT FROM review_items WHERE instalment_id = %s AND closed_at IS NULL", (act.row.id,)
+        "SELECT FROM review_items WHERE instalment_id = %(row)s AND closed_at IS NULL UNION ALL"
+        " SELECT FROM ledger_transactions WHERE instalment_id = %(row)s"  # invented as disputed
+        " AND movement = 'dispute_opened' AND position(payment_id IN %(told)s) > 0",
+        {"row": act.row.id, "told": text},
     ).fetchall()
     return bool(shown)
 

@@ -122,20 +122,26 @@ def left(act: Act, made: Mapping[UUID, list[Json]], when: str) -> list[Json]:
 
 
 def stored(connection: psycopg.Connection[Any]) -> dict[str, str]:
-    """The state of every event in the inbox; a dead one that a person sees is `shown`."""
+    """The state of every event in the inbox; `empty`: it is done, and its money in no book."""
     found = connection.execute(
-        "SELECT b.event_id, CASE WHEN b.state = 'dead' AND EXISTS (SELECT FROM review_items r"
-        " WHERE r.kind = 'dead_event' AND r.closed_at IS NULL AND r.payment_id = b.event_id)"
-        " THEN 'shown' ELSE b.state END FROM inbox b"
+        "SELECT b.event_id, CASE WHEN b.state = 'done' AND m.movement IS NOT NULL AND NOT EXISTS"
+        " (SELECT FROM ledger_transactions t WHERE t.movement = m.movement AND t.payment_id"
+        " = convert_from(b.payload, 'UTF8')::jsonb #>> '{data,id}') THEN 'empty' ELSE b.state END"
+        " FROM inbox b LEFT JOIN (VALUES ('payment.collected', 'collect'), ('dispute.opened',"
+        " 'dispute_opened'), ('dispute.won', 'dispute_won')) AS m(event, movement)"
+        " ON m.event = b.event_type"
     ).fetchall()
     return {str(event): str(state) for event, state in found}
 
 
 def breach(act: Act, inbox: Mapping[str, str], *, final: bool) -> str:
-    """I11: what was answered is stored; at the end all is applied. What is wrong, or empty."""
+    """I11: what was answered is stored; what is done is booked (I2), at the end all of it (I13)."""
     lost = sorted(act.told - set(inbox))
     if lost:
         return f"I11: answered and not in the inbox: {', '.join(lost)}"
+    empty = sorted(e for e in act.told if inbox[e] == "empty")
+    if empty:
+        return f"I2: events that are done and booked nothing: {', '.join(empty)}"
     waiting = {e: inbox[e] for e in sorted(act.told) if inbox[e] not in ENDED}
     return f"I13: events that never came to an end: {waiting}" if final and waiting else ""
 

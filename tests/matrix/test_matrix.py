@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 SEED = "COLLECTIONS_TEST_MATRIX_SEED"
 SIZE = 600
 PARTS = 16
-CELLS = 26_265
+CELLS = 25_822
 OF_GROUPS = {
-    "page": 7905,
+    "page": 7805,
     "desk": 3369,
-    "recovery": 4429,
+    "recovery": 4226,
     "import": 391,
     "inbox": 4652,
-    "charge": 2402,
-    "answer": 1517,
-    "lookup": 1600,
+    "charge": 2354,
+    "answer": 1473,
+    "lookup": 1552,
 }
 
 

@@ -256,7 +256,9 @@ class Campaign:
         if old is None or old["of"] != text:
             return False
         return old["verdict"] != "survived" or (
-            old["tests"] == self._notes["of"] and not self._again
+            old["tests"] == self._notes["of"]
+            and old.get("budget", 0) >= self._budget
+            and not self._again
         )
 
     def _work(self, todo: queue.Queue[Mutant], tree: Tree) -> None:
@@ -284,9 +286,10 @@ class Campaign:
         seconds = self._notes["seconds"]
         here = self._killers.get((mutant.file, mutant.place), Counter())
         near = self._killers.get((mutant.file, ""), Counter())
+        likely = targets.likely(mutant.file)
 
         def rate(test: str) -> tuple[bool, float, str]:
-            kills = 5 * here[test] + near[test] + 0.5 * test.startswith(targets.LIKELY) + 0.1
+            kills = 5 * here[test] + near[test] + 3 * test.startswith(likely) + 0.1
             last = "test_catalogue" in test  # it only compares lists: behaviour is asked first
             return last, -kills / (0.03 + seconds.get(test, 9.0)), test
 
@@ -310,6 +313,7 @@ class Campaign:
                 **found,
                 "file": mutant.file,
                 "seconds": seconds,
+                "budget": self._budget,
                 "of": digest(ROOT / mutant.file),
                 "tests": self._notes["of"],
                 "shown": mutant.shown(),

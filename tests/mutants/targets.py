@@ -59,7 +59,7 @@ TESTS = (
 LIKELY = {
     "domain/reconcile": ("tests/domain/test_reconcile_",),
     "queries/claim": ("tests/store/test_claim_clauses", "tests/store/test_lock_order"),
-    "0003_permit": ("tests/store/test_permit_",),
+    "0003_permit": ("tests/store/test_permit_", "tests/store/test_lock_order"),
     "0002_guards": ("tests/shape/test_refusals", "tests/store/test_guards"),
     "0001_tables": ("tests/shape/test_refusals",),
     "0004_ledger": ("tests/store/test_settle.py", "tests/store/test_settle_order"),

@@ -143,6 +143,8 @@ def _plain(task: dict[str, Any]) -> dict[str, Any]:
     chosen = Chosen(task, lambda found: found.play(task))
     files = list(dict.fromkeys(node.split("::")[0] for node in task["tests"]))
     code = pytest.main([*_ARGUMENTS, *files], [chosen])
+    if code == pytest.ExitCode.USAGE_ERROR:  # a conftest could not be loaded
+        chosen.failed.append("the import")
     if chosen.failed:
         code = pytest.ExitCode.TESTS_FAILED
     return {"code": int(code), "failed": chosen.failed[:1], "ran": chosen.ran}

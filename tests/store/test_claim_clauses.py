@@ -168,6 +168,19 @@ def test_a_row_whose_request_is_closed_is_not_claimed(
         claimed(session, row, token=claim.token)
 
 
+def test_a_row_that_names_another_request_is_nobodys(
+    connect: Connect, session: db.Connection, clock: Clock
+) -> None:
+    """P1, P13: neither the token nor the end of the lease makes it this request's."""
+    connection = connect()
+    (row,) = rows.seed(connection)
+    claim = rows.claim(connection, row)
+    by_force(connection, "UPDATE instalments SET claimed_by = gen_random_uuid()")
+    assert claimed(session, row, token=claim.token) is None
+    clock.advance(rows.LIMITS.lease.total_seconds() + 1)
+    assert claimed(session, row) is None
+
+
 REASONS: dict[str, tuple[str, str]] = {
     "review": ("review_reason = 'x'", "under_review"),
     "clone": ("cloned_at = now()", "under_review"),
@@ -197,6 +210,9 @@ def test_a_row_that_is_not_had_says_why(connect: Connect, session: db.Connection
     connection.execute("SET session_replication_role = origin")
     (asks["held"],) = rows.seed(connection, prefix="held")
     rows.claim(connection, asks["held"])
+    (asks["submitted"],) = rows.seed(connection, prefix="submitted")
+    rows.sent(connection, asks["submitted"])
+    rows.settle(connection, rows.said(asks["submitted"], "accepted"))
     (asks["unresolved"],) = rows.seed(connection, prefix="unresolved")
     rows.claim(connection, asks["unresolved"])
     (asks["mandate"],) = rows.seed(connection, prefix="mandate")
@@ -205,9 +221,11 @@ def test_a_row_that_is_not_had_says_why(connect: Connect, session: db.Connection
         (asks["mandate"].mandate_ref,),
     )
     (asks["paused"],) = rows.seed(connection, prefix="paused", account="second")
-    connection.execute("UPDATE engine_control SET paused = true, reason = 'x' WHERE scope = 'second'")
+    pause = "UPDATE engine_control SET paused = true, reason = 'x' WHERE scope = 'second'"
+    connection.execute(pause.encode())
     expected |= {
         "held": "held_by_another_worker",
+        "submitted": "submitted",
         "unresolved": "unresolved_attempt",
         "mandate": "mandate_not_active",
         "paused": "paused",

@@ -256,7 +256,9 @@ class Campaign:
         if old is None or old["of"] != text:
             return False
         return old["verdict"] != "survived" or (
-            old["tests"] == self._notes["of"] and not self._again
+            old["tests"] == self._notes["of"]
+            and old.get("budget", 0) >= self._budget
+            and not self._again
         )
 
     def _work(self, todo: queue.Queue[Mutant], tree: Tree) -> None:
@@ -277,23 +279,24 @@ class Campaign:
             self._keep(mutant, found, round(time.monotonic() - began, 2))
 
     def _order(self, mutant: Mutant) -> list[str]:
-        """Most kills per second first, the neighbours' killers counting most, up to the budget.
+        """Most kills per second first, the neighbours' killers most; up to the budget, if not likely.
 
         What outlives all of these counts as a survivor, whatever slower tests would have said.
         """
         seconds = self._notes["seconds"]
         here = self._killers.get((mutant.file, mutant.place), Counter())
         near = self._killers.get((mutant.file, ""), Counter())
+        likely = targets.likely(mutant.file)
 
         def rate(test: str) -> tuple[bool, float, str]:
-            kills = 5 * here[test] + near[test] + 0.5 * test.startswith(targets.LIKELY) + 0.1
+            kills = 5 * here[test] + near[test] + 3 * test.startswith(likely) + 0.1
             last = "test_catalogue" in test  # it only compares lists: behaviour is asked first
-            return last, -kills / (0.03 + seconds.get(test, 9.0)), test
+            return last, -kills / (0.2 + seconds.get(test, 9.0)), test
 
         chosen, spent = [], 0.0
         for test in sorted(targets.reached_by(mutant, self._notes), key=rate):
             spent += seconds.get(test, 9.0)
-            if not chosen or spent <= self._budget or "test_catalogue" in test:
+            if spent <= self._budget or test.startswith(("tests/shape/test_catalogue", *likely)):
                 chosen.append(test)
         return chosen
 
@@ -310,6 +313,7 @@ class Campaign:
                 **found,
                 "file": mutant.file,
                 "seconds": seconds,
+                "budget": self._budget,
                 "of": digest(ROOT / mutant.file),
                 "tests": self._notes["of"],
                 "shown": mutant.shown(),

@@ -56,14 +56,20 @@ TESTS = (
 )
 """The tests that judge; each mutant is judged by those of them that reach its lines."""
 
-LIKELY = (
-    "tests/domain/test_reconcile_clauses.py",
-    "tests/shape/test_refusals.py",
-    "tests/store/test_lock_order.py",
-    "tests/store/test_settle.py",
-    "tests/usecases/test_claim_races.py",
-)
-"""Asked first while nothing is known of a file: they are made to find what is missing."""
+LIKELY = {
+    "domain/reconcile": ("tests/domain/test_reconcile_",),
+    "queries/claim": ("tests/store/test_claim_clauses", "tests/store/test_lock_order"),
+    "0003_permit": ("tests/store/test_permit_", "tests/store/test_lock_order"),
+    "0002_guards": ("tests/shape/test_refusals", "tests/store/test_guards"),
+    "0001_tables": ("tests/shape/test_refusals",),
+    "0004_ledger": ("tests/store/test_settle.py", "tests/store/test_settle_order"),
+    "0005_settle": ("tests/store/test_settle.py", "tests/store/test_settle_order"),
+    "0006_reversals": ("tests/store/test_reversals", "tests/store/test_settle_plain"),
+    "0007_desk": ("tests/store/test_desk", "tests/usecases/test_desk"),
+    "queries/desk": ("tests/usecases/test_desk", "tests/store/test_desk"),
+    "gateways/": ("tests/gateways",),
+}
+"""Asked early while nothing is known of a place: they are made to find what is missing there."""
 
 REFUSALS = ("tests/shape/test_refusals.py", "tests/shape/test_catalogue.py")
 """These judge tables, constraints, indexes and triggers, in this order: behaviour comes first."""
@@ -83,6 +89,11 @@ def of_file(name: str) -> Iterator[Mutant]:
 @functools.cache
 def _enums() -> dict[str, list[str]]:
     return python_code.enumerations(sorted((ROOT / "collections_engine").rglob("*.py")))
+
+
+def likely(file: str) -> tuple[str, ...]:
+    """The beginnings of the names of tests that are made for this file."""
+    return tuple(test for part, tests in LIKELY.items() if part in file for test in tests)
 
 
 def runs_at_import(mutant: Mutant, notes: dict[str, Any]) -> bool:

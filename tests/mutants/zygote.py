@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import secrets
 import signal
 import sys
 import time
@@ -98,9 +99,19 @@ class Chosen:
 
 def _use_template(base: str) -> None:
     """The database that is there already; the run's own would have to be migrated."""
-    from tests.support.database import Run
+    import psycopg
 
-    Run.template = lambda _: base  # type: ignore[method-assign]
+    from tests import conftest
+    from tests.support import database
+
+    def create(admin_url: str, template: str) -> str:
+        name = f"collections_test_{secrets.token_hex(8)}"
+        with psycopg.connect(admin_url, autocommit=True) as admin:
+            admin.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY".encode())
+        return database.with_database(admin_url, name)
+
+    database.Run.template = lambda _: base  # type: ignore[method-assign]
+    conftest.create_database = create  # twice as quick here, where the server's data is in memory
 
 
 # ---------------------------------------------------------------- what a fork does
@@ -132,6 +143,8 @@ def _plain(task: dict[str, Any]) -> dict[str, Any]:
     chosen = Chosen(task, lambda found: found.play(task))
     files = list(dict.fromkeys(node.split("::")[0] for node in task["tests"]))
     code = pytest.main([*_ARGUMENTS, *files], [chosen])
+    if code == pytest.ExitCode.USAGE_ERROR:  # a conftest could not be loaded
+        chosen.failed.append("the import")
     if chosen.failed:
         code = pytest.ExitCode.TESTS_FAILED
     return {"code": int(code), "failed": chosen.failed[:1], "ran": chosen.ran}

@@ -84,10 +84,24 @@ def test_a_claim_locks_its_rows_in_the_order_of_their_ids(
         thread, found = in_the_background(
             lambda: claims.claim(session, asks, day=rows.DAY, lease=rows.LIMITS.lease)
         )
-        wait_until(lambda: waits(connection, session))
+        wait_until(lambda: waits(connection, session) or not thread.is_alive())
+        assert thread.is_alive(), found
         assert free(connection, high)
     thread.join(30)
     assert all(found[0])
+
+
+def test_a_claim_waits_for_nobodys_rows_but_its_own(
+    connect: Connect, session: db.Connection
+) -> None:
+    """P1, P16: a row that the batch does not name may be held by whoever likes."""
+    connection, holder = connect(), connect()
+    mine, other = rows.seed(connection, 2)
+    with holder.transaction():
+        holder.execute("SELECT FROM instalments WHERE id = %s FOR UPDATE", (other.id,))
+        session.execute("SET lock_timeout = '2s'")
+        asks = [ClaimAsk(mine.id, 1, uuid4(), rows.IDENTITY)]
+        assert all(claims.claim(session, asks, day=rows.DAY, lease=rows.LIMITS.lease))
 
 
 def test_a_permit_locks_its_rows_in_the_order_of_their_ids(
@@ -100,7 +114,8 @@ def test_a_permit_locks_its_rows_in_the_order_of_their_ids(
     with holder.transaction():
         holder.execute("SELECT FROM instalments WHERE id = %s FOR UPDATE", (low.id,))
         thread, found = in_the_background(lambda: permits(session, *asks))
-        wait_until(lambda: waits(connection, session))
+        wait_until(lambda: waits(connection, session) or not thread.is_alive())
+        assert thread.is_alive(), found
         assert free(connection, high)
     thread.join(30)
     assert all(isinstance(answer, Permit) for answer in found[0])

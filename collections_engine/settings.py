@@ -32,6 +32,7 @@ from pydantic import (
 from collections_engine.domain.dunning import DEFAULT_SOFT_CODES, RetryPolicy
 from collections_engine.domain.errors import SettingsError
 from collections_engine.domain.money import MoneyError, parse_amount
+from collections_engine.domain.wallet import WalletPolicy, read_policy
 from collections_engine.domain.workdays import Convention
 from collections_engine.gateways import signatures
 from collections_engine.telemetry import passwords_in
@@ -124,6 +125,7 @@ class Settings(_Frozen):
     calendar: Calendar = Calendar()
     provider_accounts: Mapping[str, ProviderAccount] = Field(default_factory=dict)
     caps: Mapping[str, int] = Field(default_factory=dict)
+    wallet: WalletPolicy = WalletPolicy()
 
     @field_validator("timezone")
     @classmethod
@@ -182,7 +184,7 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
     return _Reader(os.environ if environment is None else environment).read()
 
 
-_TABLES = ("retry", "calendar", "provider_accounts", "caps")
+_TABLES = ("retry", "calendar", "provider_accounts", "caps", "wallet")
 _SIMPLE = tuple(n for n in Settings.model_fields if n not in ("database_url", *_TABLES))
 _OTHER = ("CONFIG", "DEBUG", "DATABASE_URL", "DATABASE_URL_FILE", "SIMULATOR_URL")
 _KEYS = tuple(Settings.model_fields)
@@ -217,6 +219,7 @@ class _Reader:
         accounts = self._accounts(table)
         self._check_variables(accounts)
         values["caps"] = self._caps(table, accounts)
+        values["wallet"] = read_policy(table.get("wallet", {}), self.faults)
         return self._made(values, accounts)
 
     def _made(self, values: dict[str, Any], accounts: dict[str, dict[str, Any]]) -> Settings:
@@ -247,17 +250,16 @@ class _Reader:
             names = [str(part) for part in each["loc"]]
             path = where + ".".join(names)
             if each["type"] == "extra_forbidden":
-                tables: dict[str, type[BaseModel]] = {"retry": Retry, "calendar": Calendar}
-                inner = tables.get(names[0], model)
-                self._unknown(f"the TOML key {path}", names[-1], list(inner.model_fields))
+                inner = Calendar if names[0] == "calendar" else model
+                fields = (Retry if names[0] == "retry" else inner).model_fields
+                self._unknown(f"the TOML key {path}", names[-1], list(fields))
             else:
                 text = each["msg"].removeprefix("Value error, ")
                 self.faults.append(f"{self.origin.get(path, path)}: {text}")
 
     def _unknown(self, what: str, name: str, known: Sequence[str]) -> None:
-        near = get_close_matches(name, known, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        self.faults.append(f"{what} is not known{hint}")
+        near = "".join(get_close_matches(name, known, n=1, cutoff=0.5))
+        self.faults.append(f"{what} is not known{f'; did you mean {near}?' if near else ''}")
 
     def _file(self) -> dict[str, Any]:
         named = self.env.get(f"{PREFIX}CONFIG")
@@ -389,9 +391,8 @@ def variable_of(account: str, kind: str) -> str:
 
 
 def _default_home(environment: Mapping[str, str]) -> Path:
-    if os.geteuid() == 0:
-        return Path("/var/lib/collections")
-    return Path(environment.get("XDG_STATE_HOME") or "~/.local/state") / "collections"
+    own = environment.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path("/var/lib" if os.geteuid() == 0 else own) / "collections"
 
 
 def child_environment(values: Mapping[str, str]) -> dict[str, str]:

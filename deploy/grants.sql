@@ -30,6 +30,14 @@ GRANT INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO collections_worker, colle
 GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO collections_worker, collections_operator;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO collections_worker, collections_operator, collections_reader;
 REVOKE INSERT, UPDATE ON schema_migrations FROM collections_worker, collections_operator;
+-- Append-only books: the right to update is not given at all; the triggers refuse it to everybody else.
+DO $$
+DECLARE book regclass;
+BEGIN
+  FOR book IN SELECT tgrelid::regclass FROM pg_trigger WHERE tgname LIKE '%\_append\_only' LOOP
+    EXECUTE format('REVOKE UPDATE ON %s FROM collections_worker, collections_operator', book);
+  END LOOP;
+END $$;
 
 -- What later migrations make is covered as well.
 ALTER DEFAULT PRIVILEGES FOR ROLE collections_migrator IN SCHEMA public

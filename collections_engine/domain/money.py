@@ -59,13 +59,17 @@ def exponent(currency: str) -> int:
     raise MoneyError("is not an active ISO 4217 currency with a minor unit", "currency")
 
 
-def parse_amount(text: str, currency: str, *, decimal_comma: bool = False) -> int:
+def parse_amount(
+    text: str, currency: str, *, decimal_comma: bool = False, decimals: int | None = None
+) -> int:
     """Read a positive amount and return it in minor units; raises MoneyError with the reason.
+
+    `decimals` are those of a unit that is no currency.
 
     With a decimal comma, dots may only group thousands of an amount that has its comma: `1.234`
     alone stays refused, because another file's author means a little more than one by it.
     """
-    decimals = exponent(currency)
+    decimals = exponent(currency) if decimals is None else decimals
     match = (_COMMA if decimal_comma else _POINT).fullmatch(text)
     if match is None:
         raise MoneyError(_why_not_amount(text, decimal_comma=decimal_comma))
@@ -105,9 +109,9 @@ def _why_not_amount(text: str, *, decimal_comma: bool) -> str:
     return "is not a plain decimal number"
 
 
-def format_amount(minor: int, currency: str) -> str:
+def format_amount(minor: int, currency: str, *, decimals: int | None = None) -> str:
     """Return minor units as a plain decimal text (`12.30`); raises MoneyError for the currency."""
-    decimals = exponent(currency)
+    decimals = exponent(currency) if decimals is None else decimals
     sign, digits = "-" if minor < 0 else "", str(abs(minor)).rjust(decimals + 1, "0")
     return f"{sign}{digits[:-decimals]}.{digits[-decimals:]}" if decimals else sign + digits
 

@@ -84,6 +84,8 @@ class Fact:
     """The payment's whole amount, for a reversal that overtakes its collect."""
     misfit: bool = False
     """The payment's reference is not its request's: all of it goes to suspense."""
+    fee_minor: int | None = None
+    """What the provider kept for a dispute, a late failure or a refund, beside its amount."""
 
 
 @dataclass(frozen=True, slots=True)

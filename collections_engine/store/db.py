@@ -7,7 +7,8 @@ is run again on a fresh connection, where it waits for the undecided transaction
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -97,6 +98,17 @@ def step(connection: Connection, sql: str, params: Mapping[str, Any]) -> list[di
     if session.warned:
         raise UnknownCommit("the server warned while committing; the outcome is not known")
     return rows
+
+
+@contextmanager
+def transaction(connection: Connection) -> Iterator[None]:
+    """Several statements as one durable step; raises UnknownCommit when the server warned (P20)."""
+    session = _SESSIONS.setdefault(connection, _Session())
+    session.warned.clear()
+    with connection.transaction():
+        yield
+    if session.warned:
+        raise UnknownCommit("the server warned while committing; the outcome is not known")
 
 
 def rows_of(

@@ -114,6 +114,7 @@ def _fact(fact: Fact) -> dict[str, object]:
         "reference": fact.reference,
         "occurred_at": fact.occurred_at.isoformat() if fact.occurred_at else None,
         "reason": fact.reason,
+        "fee": fact.fee_minor,
     }
     document.update({k: v for k, v in optional.items() if v is not None})
     return document

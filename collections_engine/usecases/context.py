@@ -21,6 +21,10 @@ def boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+FROM_WALLET = "wallet"
+"""The reason of an outcome that took prepaid money and no gateway."""
+
+
 class Kind(StrEnum):
     """What became of one picked row; picked = the sum of all kinds (contracts)."""
 

@@ -58,6 +58,8 @@ class Told:
     currency: str
     reason: str
     owed_again: bool = False
+    fee_minor: int | None = None
+    """What the provider kept beside it."""
 
     @property
     def money(self) -> str:
@@ -220,6 +222,7 @@ def _fact(
         reason=told.reason,
         raises_owed=again,
         payment_minor=known.amount_minor if known else line.get("collected"),
+        fee_minor=told.fee_minor,
         misfit=owner is not None and known is not None and known.reference != owner.reference,
     )
 

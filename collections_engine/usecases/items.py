@@ -23,15 +23,19 @@ def item_advice(item: Mapping[str, Any]) -> Advice:
     """Say what resolves an open item, with the exact command."""
     ref, account, payment = item["external_ref"], item["provider_account"], item["payment_id"]
     resolve = f"collections inflight resolve {ref}"
+    keep = ""
+    if item["kind"] == "collected_more_than_owed":
+        who = f"--customer {item['customer_ref']} --payment {payment} --reason TEXT"
+        keep = f" (or keep it for the customer: collections wallet credit {who})"
     match item["kind"]:
         case "collected_more_than_owed" | "misfit_payment" if account == BY_HAND:
             return Advice(
-                f"Give payment {payment} back, then say so (the amount given back in all):",
+                f"Give payment {payment} back{keep}, then say so (the amount given back in all):",
                 f"collections fact record {ref} --kind refunded --payment {payment} --amount AMOUNT"
                 f" --currency {item['evidence'].get('currency', 'CODE')} {WHO}",
             )
         case "collected_more_than_owed" | "misfit_payment":
-            text = f"Refund payment {payment} at {account}; this books it then:"
+            text = f"Refund payment {payment} at {account}{keep}; this books it then:"
             return Advice(text, f"{resolve} --retry")
         case "fact_conflict":
             text = f"Compare payment {payment} with the provider's books; when it is cleared up:"

@@ -26,6 +26,7 @@ from collections_engine.usecases.pool import Pool
 from collections_engine.usecases.recover import collect_or_leave, recover, wait_for_leases
 from collections_engine.usecases.steps import ConnectionSource, retrying
 from collections_engine.usecases.summary import Summary
+from collections_engine.usecases.wallet import pay_due
 
 PAGE = 500
 MANY = 20 * PAGE
@@ -54,6 +55,8 @@ class RunOptions:
     customer_charges: int = 0
     """How many rows of one customer a run takes, oldest first; 0: as many as are due."""
     progress: Callable[[int], None] = lambda _: None
+    wallet_first: bool = False
+    """Rows that their customer's wallet covers wholly are paid from it; no gateway is asked."""
     chosen: Callable[[DueRow], bool] = every
     """Which of the due rows to take: those of a plan, or all."""
 
@@ -178,12 +181,12 @@ def _collect_due(
                 continue  # the permit counts too; this keeps the oldest first
             taken[row.customer_ref] += 1 if options.customer_charges else 0
             if budget.admit(row.outstanding_minor, row.currency):
-                workers.put(_work(row, context, options, summary, budget))
+                workers.put(_work(row, source, context, options, summary=summary, budget=budget))
             elif budget.spent():
                 workers.settle_down()  # rows that others had may give their place back
                 if budget.spent() or not budget.admit(row.outstanding_minor, row.currency):
                     break
-                workers.put(_work(row, context, options, summary, budget))
+                workers.put(_work(row, source, context, options, summary=summary, budget=budget))
     workers.settle_down()
     summary.limited |= bool(budget.refused) or budget.spent()
 
@@ -196,7 +199,13 @@ def _pick(connection: Connection, options: RunOptions, after: Cursor) -> list[Du
 
 
 def _work(
-    row: DueRow, context: Context, options: RunOptions, summary: Summary, budget: Budget
+    row: DueRow,
+    source: ConnectionSource,
+    context: Context,
+    options: RunOptions,
+    *,
+    summary: Summary,
+    budget: Budget,
 ) -> Callable[[], None]:
     due = Due(
         instalment_id=row.instalment_id,
@@ -212,7 +221,8 @@ def _work(
         if context.stopping():
             budget.hand_back(due.outstanding_minor, due.currency)
             return
-        outcome = collect_or_leave(due, context, summary)
+        prepaid = options.wallet_first and pay_due(source, due, options.business_date)
+        outcome = prepaid or collect_or_leave(due, context, summary)
         if outcome.kind in (Kind.SKIPPED, Kind.RELEASED):
             budget.hand_back(due.outstanding_minor, due.currency)
         summary.add(outcome, due.external_ref)

@@ -12,7 +12,7 @@ from uuid import UUID
 from collections_engine.domain.errors import EngineError, Unavailable
 from collections_engine.domain.money import format_amount
 from collections_engine.store import db
-from collections_engine.usecases.context import Kind, Outcome
+from collections_engine.usecases.context import FROM_WALLET, Kind, Outcome
 
 AMOUNT_KINDS = (Kind.COLLECTED, Kind.SUBMITTED, Kind.DECLINED, Kind.REVIEW)
 KEPT_ROWS = 200
@@ -43,6 +43,8 @@ class Summary:
     """Rows still due when a run ends early: stopped by a signal, or at its limits."""
     limited: bool = False
     claimed: int = 0
+    from_wallets: int = 0
+    """How many of the collected were paid from prepaid money, without a gateway."""
     resumed: int = 0
     faults: list[str] = field(default_factory=list)
     unavailable: int = 0
@@ -65,6 +67,7 @@ class Summary:
             self.kinds[outcome.kind] += 1
             self.claimed += outcome.claimed
             self.resumed += resumed
+            self.from_wallets += outcome.reason == FROM_WALLET
             if outcome.kind in AMOUNT_KINDS:
                 per = self.amounts.setdefault(outcome.currency, Counter())
                 per[outcome.kind] += outcome.amount_minor
@@ -119,6 +122,7 @@ class Summary:
             "claimed": self.claimed,
             **counts,
             "resumed": self.resumed,
+            "from_wallets": self.from_wallets,
             "amounts": amounts,
             "duration_seconds": round(self.duration_seconds, 3),
             "reasons": dict(self.reasons),

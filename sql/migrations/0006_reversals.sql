@@ -112,6 +112,10 @@ BEGIN
       END IF;
     WHEN 'dispute_opened', 'dispute_won', 'dispute_lost' THEN result := settle_dispute(f, b);
   END CASE;  -- no ELSE: a kind that is not listed raises, nothing is booked
+  IF f ? 'fee' THEN  -- one for each dispute and kind, whichever telling of it names the fee
+    PERFORM book_fee(f, payment || ':' || kind || ':' || (SELECT GREATEST(count(*), 1) FROM ledger_transactions t
+      WHERE (t.provider_account, t.payment_id, t.movement) = (f ->> 'provider_account', payment, 'dispute_opened')), b.misfit);
+  END IF;
   PERFORM note_payment(f, b.instalment_id, b.misfit);
   UPDATE provider_payments p SET refunded_amount = n.refunded, disputed = n.dispute_open OR n.dispute_lost, last_seen_at = clock_timestamp()
     FROM books_of(f) n WHERE (p.provider_account, p.payment_id) = (n.provider_account, n.payment_id)
@@ -207,7 +211,7 @@ END $$;
 CREATE FUNCTION settle(p_items jsonb) RETURNS TABLE (n integer, result text, status text, outstanding bigint, review_reason text, facts_seen bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
-DECLARE item record; f jsonb; a jsonb; outcome text; i instalments; ids uuid[]; plain plain_collect[]; numbers integer[];
+DECLARE item record; f jsonb; a jsonb; outcome text; i instalments; ids uuid[]; plain plain_collect[]; numbers integer[]; moved text[];
 BEGIN
   ids := ARRAY(SELECT DISTINCT (x ->> 'instalment_id')::uuid FROM jsonb_array_elements(p_items) x);
   PERFORM 1 FROM instalments t WHERE t.id = ANY (ids) ORDER BY t.id FOR UPDATE;
@@ -257,8 +261,15 @@ BEGIN
        WHERE r.id = COALESCE(item.v ->> 'request_id', a ->> 'request_id')::uuid AND r.state IN ('sending', 'accepted');
     END IF;
     SELECT * INTO i FROM instalments t WHERE t.id = (item.v ->> 'instalment_id')::uuid;
+    IF outcome <> 'recorded' THEN
+      moved := moved || i.customer_ref;
+    END IF;
     n := item.ord; result := outcome; status := i.status; outstanding := i.outstanding_amount;
     review_reason := i.review_reason; facts_seen := i.facts_seen;
     RETURN NEXT;
+  END LOOP;
+  -- What was taken back of money that had gone on to a wallet is owed by it (0009); wallets are locked last (P16).
+  FOR item IN SELECT w.customer_ref, w.unit FROM wallets w WHERE w.customer_ref = ANY (moved) ORDER BY w.customer_ref, w.unit LOOP
+    PERFORM wallet_square(item.customer_ref, item.unit);
   END LOOP;
 END $$;

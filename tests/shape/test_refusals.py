@@ -73,6 +73,7 @@ APPEND_ONLY = {
 KEPT = [
     "instalments", "payment_requests", "provider_payments", "customers", "mandates",
     "database_identity", "provider_accounts", "review_items", "verdicts", "runs", "inbox",
+    "api_tokens", "collect_asks",
 ]  # fmt: skip
 _MORE = (
     (
@@ -86,6 +87,14 @@ _MORE = (
     ),
     "INSERT INTO review_items (kind, reason) VALUES ('identity', 'x')",
     "INSERT INTO runs (id, kind) VALUES (gen_random_uuid(), 'run')",
+    (
+        "INSERT INTO api_tokens (id, name, hash, scopes) VALUES (gen_random_uuid(), 't',"
+        " sha256('x'), ARRAY['collect'])"
+    ),
+    (
+        "INSERT INTO collect_asks (request_id, instalment_id, attempt, asked_at, next_try)"
+        " SELECT id, instalment_id, attempt, now(), now() FROM payment_requests LIMIT 1"
+    ),
     (
         "INSERT INTO inbox (provider_account, event_id, event_type, payload)"
         " VALUES ('simulator', 'e', 't', '')"

@@ -55,6 +55,15 @@ class _Books:
             " SELECT customer_ref, o.minor AS owed, b.minor AS booked FROM owed o FULL JOIN booked"
             " b USING (customer_ref, currency) WHERE COALESCE(o.minor, 0) <> COALESCE(b.minor, 0)"
         )
+        self.wallets = self.ask(
+            "WITH entered AS (SELECT customer_ref, unit, sum(amount) AS minor FROM wallet_entries"
+            " GROUP BY 1, 2), booked AS (SELECT substr(account, 8) AS customer_ref, currency AS"
+            " unit, -sum(amount) AS minor FROM ledger_entries WHERE starts_with(account, 'wallet/')"
+            " GROUP BY 1, 2) SELECT customer_ref, unit, w.balance, e.minor AS entered, b.minor AS"
+            " booked FROM wallets w FULL JOIN entered e USING (customer_ref, unit) FULL JOIN booked"
+            " b USING (customer_ref, unit) WHERE w.balance IS DISTINCT FROM COALESCE(e.minor, 0)"
+            " OR w.balance IS DISTINCT FROM COALESCE(b.minor, 0) OR w.balance < 0"
+        )
         self._reviewed = {r["instalment_id"] for r in self.reviews}
         self._named = {r["payment_id"] for r in self.reviews}
         self.movements = [m for m in books["movements"] if m["type"] in _MONEY]
@@ -144,7 +153,7 @@ def _no_credit_without_movement(b: _Books) -> Iterator[Breach]:
     }
     for t in b.ledger:
         fact = (t["external_movement_id"], t["amount"], t["currency"])
-        told = t["provider_account"] == BY_HAND and t["source"] == "person"
+        told = t["provider_account"] == BY_HAND and t["source"] in ("person", "wallet")
         if t["movement"] == "collect" and not told and fact not in moved:
             yield (
                 "I3",
@@ -154,7 +163,9 @@ def _no_credit_without_movement(b: _Books) -> Iterator[Breach]:
 
 
 def _ledger_balances(b: _Books) -> Iterator[Breach]:
-    """I4: every transaction balances; each receivable is what its rows owe."""
+    """I4: every transaction balances; receivables are what rows owe, wallets their entries."""
+    for w in b.wallets:
+        yield "I4", None, f"wallet {w['customer_ref']} {w['unit']}: {w}"
     for t in b.unbalanced:
         yield "I4", None, f"ledger transaction {t['transaction_id']} is off by {t['total']}"
     for d in b.differing:

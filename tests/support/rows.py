@@ -23,7 +23,7 @@ from collections_engine.domain import request as requests
 from collections_engine.domain.claim import Claim, ClaimAsk, Permit, PermitAsk
 from collections_engine.domain.outcome import NO_RETRY, Fact, FactKind, Retry
 from collections_engine.domain.outcome import Source as Told
-from collections_engine.store import claims, identity, settlement
+from collections_engine.store import checks, claims, identity, settlement
 from collections_engine.store.db import Connection
 from collections_engine.usecases.context import Due
 from tests.support.engine import ACCOUNT, DAY, IDENTITY, LIMITS, Source, context, gateway
@@ -359,7 +359,7 @@ def balances(connection: psycopg.Connection[Any], currency: str = "GBP") -> dict
 
 
 def assert_books(connection: psycopg.Connection[Any]) -> None:
-    """Each ledger transaction balances, and each receivable is what its rows owe (I4)."""
+    """Each ledger transaction balances; receivables and wallets are what they stand for (I4)."""
     unbalanced = connection.execute(
         "SELECT transaction_id, currency, sum(amount) FROM ledger_entries"
         " GROUP BY transaction_id, currency HAVING sum(amount) <> 0"
@@ -374,6 +374,8 @@ def assert_books(connection: psycopg.Connection[Any]) -> None:
         " USING (customer_ref, currency) WHERE COALESCE(o.minor, 0) <> COALESCE(b.minor, 0)"
     ).fetchall()
     assert differ == [], "receivable and outstanding differ"
+    (wallets,) = (c.sql for c in checks.checks() if c.name == "wallet_is_its_entries")
+    assert connection.execute(wallets.encode()).fetchall() == []
 
 
 class _as_store:  # noqa: N801 - reads as a verb where it is used

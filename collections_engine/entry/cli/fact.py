@@ -39,6 +39,7 @@ def fact() -> None:
 )
 @click.option("--currency", required=True, help="ISO 4217, in capitals.")
 @click.option("--owed-again", is_flag=True, help="A refund that is to be collected again.")
+@click.option("--fee", help="What the provider kept beside it, such as a dispute's fee.")
 @actor_options
 @command_options
 def record(
@@ -49,6 +50,7 @@ def record(
     amount: str,
     currency: str,
     owed_again: bool,
+    fee: str | None,
     actor: str,
     reason: str,
 ) -> int:
@@ -58,13 +60,18 @@ def record(
 
     if owed_again and kind != "refunded":
         raise click.UsageError("--owed-again belongs to --kind refunded.")
+    if fee and kind == "paid-by-hand":
+        raise click.UsageError("--fee belongs to money that went: a dispute, a refund.")
     if not payment.strip() or len(payment) > 128:
         raise click.UsageError("--payment is a text of 1 to 128 characters.")
     try:
         minor = parse_amount(amount, currency)
+        kept = parse_amount(fee, currency) if fee else None
     except MoneyError as error:
         raise UsageError(f"--{error.column} {error}; nothing was recorded.") from None
-    told = facts.Told(facts.Kind(kind), payment, minor, currency, reason, owed_again=owed_again)
+    told = facts.Told(
+        facts.Kind(kind), payment, minor, currency, reason, owed_again=owed_again, fee_minor=kept
+    )
     with open_engine(label=actor, need_gateways=True) as engine:
         row = row_named(engine, ref)
         context = desk_context(engine)

@@ -143,6 +143,7 @@ def _go(asked: Asked, kind: str, first: date | None, last: date | None) -> int:
             join=asked.join,
             capped=bool(engine.settings.caps or per_customer or plan),
             customer_charges=per_customer,
+            wallet_first=engine.settings.wallet.first,
             chosen=plan.has if plan else every,
         )
         return (

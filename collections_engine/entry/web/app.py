@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import falcon
 
-from collections_engine.entry.web import health, webhooks
+from collections_engine.entry.web import api, health, webhooks
 from collections_engine.entry.web.figures import Figures
 from collections_engine.usecases.receiving import Receiver
 
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     from collections_engine.wiring import Engine
 
 HASTE_SECONDS = 2.0
-_API = "collections_engine.entry.web.api"
 
 
 @dataclass(frozen=True)
@@ -35,15 +32,17 @@ class Service:
     receive: Receiver
     source: ConnectionSource
     """For those who cannot wait long for a connection."""
+    wake: Callable[[], None] = lambda: None
+    """Tells the collector that there is an ask."""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     @staticmethod
-    def of(engine: Engine) -> Service:
+    def of(engine: Engine, wake: Callable[[], None] = lambda: None) -> Service:
         """Make the service of an engine's settings."""
         configured = engine.settings.provider_accounts
         accounts = {n: g for n, g in engine.gateways.items() if configured[n].webhook_secret}
         source = engine.source.hasty(HASTE_SECONDS)
-        return Service(engine, accounts, Figures(source), Receiver(source), source)
+        return Service(engine, accounts, Figures(source), Receiver(source), source, wake)
 
 
 def build(service: Service) -> falcon.App[falcon.Request, falcon.Response]:
@@ -61,6 +60,5 @@ def build(service: Service) -> falcon.App[falcon.Request, falcon.Response]:
     app.add_error_handler(Exception, fault)
     webhooks.add_webhooks(app, service)
     health.add_health(app, service)
-    if find_spec(_API) is not None:
-        import_module(_API).add_api(app, service.engine)
+    api.add_api(app, service.engine, service.wake)
     return app

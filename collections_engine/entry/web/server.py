@@ -14,6 +14,7 @@ from waitress.server import create_server
 from waitress.task import ThreadedTaskDispatcher
 
 from collections_engine.domain.errors import UsageError
+from collections_engine.entry.web import api
 from collections_engine.entry.web.app import Service, build
 from collections_engine.entry.web.webhooks import MAX_BODY_BYTES
 from collections_engine.store import identity
@@ -63,7 +64,8 @@ def serve(
     ready: Callable[[str], None],
 ) -> None:
     """Serve until SIGTERM or SIGINT: then no more is accepted, and what has come in ends."""
-    service = Service.of(engine)
+    collector = api.collector(engine)
+    service = Service.of(engine, collector.wake)
     for name in service.accounts:
         engine.source.run(partial(identity.ensure_account, name=name))
     server = _server(service, listener, threads)
@@ -80,6 +82,7 @@ def serve(
     try:
         if drainer is not None:
             drainer.start()
+        collector.start()
         shown = f"[{host}]" if ":" in host else host
         engine.log.info("serve.ready", host=host, port=port, accounts=sorted(service.accounts))
         ready(f"http://{shown}:{port}")
@@ -88,6 +91,7 @@ def serve(
         pass  # a signal before the loop began
     finally:
         server.close()
+        collector.stop()
         if drainer is not None:
             drainer.stop()
         for number, handler in before.items():

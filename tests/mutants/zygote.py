@@ -110,8 +110,10 @@ def _use_template(base: str) -> None:
             admin.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY".encode())
         return database.with_database(admin_url, name)
 
-    database.Run.template = lambda _: base  # type: ignore[method-assign]
-    conftest.create_database = create  # twice as quick here, where the server's data is in memory
+    setattr(database.Run, "template", lambda _: base)  # noqa: B010 - no method of its own
+    vars(conftest)["create_database"] = (
+        create  # twice as quick here, where the server's data is in memory
+    )
 
 
 # ---------------------------------------------------------------- what a fork does

@@ -187,7 +187,6 @@ def load(environment: Mapping[str, str] | None = None) -> Settings:
 _TABLES = ("retry", "calendar", "provider_accounts", "caps", "wallet")
 _SIMPLE = tuple(n for n in Settings.model_fields if n not in ("database_url", *_TABLES))
 _OTHER = ("CONFIG", "DEBUG", "DATABASE_URL", "DATABASE_URL_FILE", "SIMULATOR_URL")
-_KEYS = tuple(Settings.model_fields)
 
 
 class _Reader:
@@ -201,8 +200,8 @@ class _Reader:
     def read(self) -> Settings:
         table = self._file()
         values: dict[str, Any] = {}
-        for key in sorted(set(table) - set(_KEYS)):
-            self._unknown(f"the TOML key {key}", key, _KEYS)
+        for key in sorted(set(table) - set(Settings.model_fields)):
+            self._unknown(f"the TOML key {key}", key, list(Settings.model_fields))
         for key in _SIMPLE:
             variable = PREFIX + key.upper()
             if variable in self.env:

@@ -191,7 +191,7 @@ def test_an_overpayment_after_a_chargeback_gives_the_wallet_its_money_back(
     """The same row overpaid again: what the wallet had paid for it returns, nothing is stranded."""
     row = topped_up(source, connection)
     customer = row.customer_ref
-    told = {"own": None, "amount": 10000, "payment_amount": 10000}
+    told: dict[str, Any] = {"own": None, "amount": 10000, "payment_amount": 10000}
     settle(connection, said(row, "dispute_lost", "pay_b", **told))
     assert stands(source, customer) == (0, 0, 0)
     settle(connection, said(row, "collected", "pay_c", **told))

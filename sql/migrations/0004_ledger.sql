@@ -73,7 +73,7 @@ END $$;
 CREATE FUNCTION book(f jsonb, p_movement_id text, p_movement text, p_amount bigint, p_applied bigint, p_suspense bigint, p_misfit boolean)
 RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  i instalments; tx bigint; base bigint; before standing; after standing; x bigint[]; y bigint[]; moved bigint; cur text := f ->> 'currency';
+  i instalments; tx bigint; base bigint; before standing; after standing; x bigint[]; y bigint[]; moved bigint; waits bigint; cur text := f ->> 'currency';
   account text := f ->> 'provider_account'; payment text := f ->> 'payment_id'; owed text := 'receivable';
 BEGIN
   SELECT * INTO i FROM instalments WHERE id = (f ->> 'instalment_id')::uuid;
@@ -123,8 +123,12 @@ BEGIN
      WHERE n.id = i.id;
   END IF;
   IF NOT p_misfit AND y[2] < x[2] THEN
-    PERFORM open_item(i.id, 'collected_more_than_owed', 'critical', 'collected more than owed: a refund is proposed', account, payment,
-      jsonb_build_object('amount', p_amount, 'proposed_refund', x[2] - y[2], 'currency', cur));
+    -- What had gone on to the wallet (0012) comes back to it, not to suspense: only what waits is proposed.
+    waits := LEAST(x[2] - y[2], suspense_held(i.id, cur));
+    IF waits > 0 THEN
+      PERFORM open_item(i.id, 'collected_more_than_owed', 'critical', 'collected more than owed: a refund is proposed', account, payment,
+        jsonb_build_object('amount', p_amount, 'proposed_refund', waits, 'currency', cur));
+    END IF;
   ELSIF NOT p_misfit AND x[2] < 0 AND (y[2] = 0 OR after.net = 0) THEN
     UPDATE review_items SET closed_at = engine_now(), closed_by = engine_actor(), resolution = 'nothing of it is left'
      WHERE instalment_id = i.id AND kind = 'collected_more_than_owed' AND closed_at IS NULL

@@ -93,8 +93,10 @@ END $$;
 
 -- Pay a due instalment from its customer's wallet, all of what it owes or nothing, without any gateway. What the
 -- claim demands is demanded here (P1), but for the mandate: no mandate is used. Nothing that may still collect
--- stands beside it: no open permitted request, no payment that we heard of and that has no end. The payment is
--- one by hand (`by_hand`), its id the wallet entry's key; p_token is the same when a lost answer is asked again.
+-- stands beside it: no payment that we heard of and that has no end, and no request that was ever sent, unless
+-- the provider itself declined it. What ended by a verdict, by a refusal or by money that went again is only
+-- known again after a lookup (P9-P11), so such a row goes the page's way. The payment is one by hand (`by_hand`),
+-- its id the wallet entry's key; p_token is the same when a lost answer is asked again.
 CREATE FUNCTION wallet_pay_instalment(p_instalment uuid, p_day date, p_token uuid) RETURNS TABLE (result text, paid bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE i instalments; entry_key text := 'instalment:' || p_instalment || ':' || p_token; old wallet_entries; done wallet_posted;
@@ -111,7 +113,7 @@ BEGIN
      OR i.review_reason IS NOT NULL OR i.cloned_at IS NOT NULL
      OR EXISTS (SELECT FROM engine_control c WHERE c.scope IN ('*', i.provider_account) AND c.paused)
      OR EXISTS (SELECT FROM payment_requests r WHERE r.instalment_id = i.id
-                   AND (r.state IN ('sending', 'accepted') OR (r.close_reason = 'refused_invalid' AND NOT r.refusal_freed)))
+                   AND r.sendings > 0 AND r.close_reason IS DISTINCT FROM 'provider_declined')
      OR EXISTS (SELECT FROM provider_payments p WHERE p.instalment_id = i.id AND p.status IN ('pending', 'unknown')) THEN
     RETURN QUERY VALUES ('not_due', 0::bigint);
     RETURN;

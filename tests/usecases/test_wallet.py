@@ -181,6 +181,22 @@ def test_a_dispute_that_is_won_gives_back_what_was_taken(
         settle(connection, said(row, kind, "pay_b", own=None, amount=10000, payment_amount=10000))
         assert stands(source, customer) == after
         assert_books(connection)
+    items = connection.execute("SELECT kind, evidence FROM review_items WHERE closed_at IS NULL")
+    assert items.fetchall() == []  # nothing waits in suspense: no refund is proposed
+
+
+def test_an_overpayment_after_a_chargeback_gives_the_wallet_its_money_back(
+    source: Source, connection: psycopg.Connection[Any]
+) -> None:
+    """The same row overpaid again: what the wallet had paid for it returns, nothing is stranded."""
+    row = topped_up(source, connection)
+    customer = row.customer_ref
+    told: dict[str, Any] = {"own": None, "amount": 10000, "payment_amount": 10000}
+    settle(connection, said(row, "dispute_lost", "pay_b", **told))
+    assert stands(source, customer) == (0, 0, 0)
+    settle(connection, said(row, "collected", "pay_c", **told))
+    assert stands(source, customer) == (10000, 0, 0)
+    assert_books(connection)
 
 
 def test_a_top_up_happens_once_and_closes_its_item(

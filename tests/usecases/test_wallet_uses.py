@@ -10,12 +10,13 @@ import psycopg
 import pytest
 
 from collections_engine.domain.errors import UsageError
+from collections_engine.domain.outcome import Retry
 from collections_engine.usecases import wallet
 from collections_engine.usecases.context import Kind
 from collections_engine.usecases.wallet import Post, Posted
 from tests.support import rows
 from tests.support.engine import DAY, Source
-from tests.support.rows import Row, assert_books, seed, sent, state
+from tests.support.rows import Row, assert_books, said, seed, sent, state
 
 if TYPE_CHECKING:
     from tests.conftest import Connect
@@ -119,6 +120,50 @@ def test_a_row_that_may_have_been_sent_is_not_paid_from_the_wallet(
     post(source, 10000, "k1")
     sent(connection, row)
     assert pay(source, row) is None
+
+
+def test_a_verdict_is_no_proof_for_the_wallet(
+    source: Source, connection: psycopg.Connection[Any]
+) -> None:
+    """What a person says was not collected may have been: only the page looks, so it decides."""
+    (row,) = seed(connection, customer="c1")
+    post(source, 10000, "k1")
+    sent(connection, row)
+    told = connection.execute(
+        "SELECT verdict_not_collected(%s, %s, interval '-1 day', false, 'p', 'ann', 'said', '-')",
+        (row.request(1), state(connection, row)["facts_seen"]),
+    ).fetchone()
+    assert told == ("applied",)
+    assert state(connection, row)["status"] == "due"
+    assert wallet.pay_due(source, row.due_on(2), DAY) is None
+    assert stands(source, "c1") == (10000, 0, 0)
+
+
+def test_money_that_went_again_is_looked_for_first(
+    source: Source, connection: psycopg.Connection[Any]
+) -> None:
+    """A late failure makes it due again; what else the provider holds is the page's to see."""
+    (row,) = seed(connection, customer="c1")
+    post(source, 10000, "k1")
+    sent(connection, row)
+    again = Retry(DAY, 3)
+    rows.settle(connection, said(row, "collected"), said(row, "failed_late", retry=again))
+    assert state(connection, row)["status"] == "due"
+    assert wallet.pay_due(source, row.due_on(2), DAY) is None
+
+
+def test_a_row_that_the_provider_declined_is_paid_from_the_wallet(
+    source: Source, connection: psycopg.Connection[Any]
+) -> None:
+    """A definitive decline is proof: nothing of that request can move any more."""
+    (row,) = seed(connection, customer="c1")
+    post(source, 10000, "k1")
+    sent(connection, row)
+    rows.settle(connection, said(row, "declined", retry=Retry(DAY, 3)))
+    done = wallet.pay_due(source, row.due_on(2), DAY)
+    assert done is not None
+    assert stands(source, "c1") == (5100, 0, 0)
+    assert_books(connection)
 
 
 def test_a_recorded_request_is_voided_like_for_any_by_hand_payment(

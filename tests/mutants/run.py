@@ -279,7 +279,7 @@ class Campaign:
             self._keep(mutant, found, round(time.monotonic() - began, 2))
 
     def _order(self, mutant: Mutant) -> list[str]:
-        """Most kills per second first, the neighbours' killers most; up to the budget, if not likely.
+        """Most kills per second first, the neighbours' killers most; unlikely ones to the budget.
 
         What outlives all of these counts as a survivor, whatever slower tests would have said.
         """

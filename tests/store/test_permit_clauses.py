@@ -245,8 +245,9 @@ def test_a_request_of_another_row_is_never_permitted(
 ) -> None:
     """P4, P13: a row that names another row's request has no request of its own to send."""
     connection = connect()
-    customer = {"customer": "C-1", "mandate": "MD-1"}
-    first, second = (rows.claim(connection, r) for r in rows.seed(connection, 2, **customer))
+    first, second = (
+        rows.claim(connection, r) for r in rows.seed(connection, 2, customer="C-1", mandate="MD-1")
+    )
     change = f"UPDATE instalments SET claimed_by = '{second.request.id}'"
     by_force(connection, _where(change, first))
     mixed = replace(first, request=second.request)

@@ -120,6 +120,9 @@ def test_a_first_permit_needs_every_one_of_its_guards(
     for name, more in (("empty body", {"body": b""}), ("seen too many", {"seen": 1})):
         (row,) = rows.seed(connection, prefix=name.replace(" ", ""))
         asks[name] = ask(rows.claim(connection, row), **more)
+    rows.seed(connection, prefix="elsewhere", account="elsewhere")  # its pause is not theirs
+    pause = "UPDATE engine_control SET paused = true, reason = 'x' WHERE scope = 'elsewhere'"
+    by_force(connection, pause)
     expected = {name: verdict for name, (_, verdict) in FIRST.items()}
     expected |= {"empty body": "guard:cap", "seen too many": "moved:sendings"}
     assert dict(zip(asks, permits(session, *asks.values()), strict=True)) == expected

@@ -294,7 +294,9 @@ class Campaign:
             return last, -kills / (0.2 + seconds.get(test, 9.0)), test
 
         chosen, spent = [], 0.0
-        for test in sorted(targets.reached_by(mutant, self._notes), key=rate):
+        reached = {*targets.reached_by(mutant, self._notes)}
+        reached |= {test for test in seconds if likely and test.startswith(likely)}
+        for test in sorted(reached, key=rate):
             spent += seconds.get(test, 9.0)
             if spent <= self._budget or test.startswith(("tests/shape/test_catalogue", *likely)):
                 chosen.append(test)

@@ -279,7 +279,7 @@ class Campaign:
             self._keep(mutant, found, round(time.monotonic() - began, 2))
 
     def _order(self, mutant: Mutant) -> list[str]:
-        """Most kills per second first, the neighbours' killers most; the unlikely up to the budget.
+        """Most kills per second first, the neighbours' killers most; unlikely ones to the budget.
 
         What outlives all of these counts as a survivor, whatever slower tests would have said.
         """
@@ -294,7 +294,9 @@ class Campaign:
             return last, -kills / (0.2 + seconds.get(test, 9.0)), test
 
         chosen, spent = [], 0.0
-        for test in sorted(targets.reached_by(mutant, self._notes), key=rate):
+        reached = {*targets.reached_by(mutant, self._notes)}
+        reached |= {test for test in seconds if likely and test.startswith(likely)}
+        for test in sorted(reached, key=rate):
             spent += seconds.get(test, 9.0)
             if spent <= self._budget or test.startswith(("tests/shape/test_catalogue", *likely)):
                 chosen.append(test)

@@ -70,17 +70,26 @@ def _equal(a: object, b: object) -> bool:
     return type(a) is type(b) and repr(a) == repr(b)
 
 
-def put_in(file: str, before: str, after: str) -> None:
+Functions = dict[tuple[str, str, int], list[FunctionType]]
+
+
+def functions() -> Functions:
+    """All functions that are held anywhere, by file, name and line."""
+    held: Functions = {}
+    for one in gc.get_objects():
+        if isinstance(one, FunctionType) and "/collections_engine/" in one.__code__.co_filename:
+            code = one.__code__
+            file = "collections_engine/" + code.co_filename.rpartition("/collections_engine/")[2]
+            held.setdefault((file, code.co_qualname, code.co_firstlineno), []).append(one)
+    return held
+
+
+def put_in(held: Functions, file: str, before: str, after: str) -> None:
     """Exchange the code of all functions of this file that differ, wherever they are held."""
     pairs = changed(before, after)
     assert pairs, "nothing to exchange"
-    held: dict[tuple[str, int], list[FunctionType]] = {}
-    for one in gc.get_objects():
-        if isinstance(one, FunctionType) and one.__code__.co_filename.endswith(f"/{file}"):
-            code = one.__code__
-            held.setdefault((code.co_qualname, code.co_firstlineno), []).append(one)
     for old, new in pairs:
-        for function in held[old.co_qualname, old.co_firstlineno]:
+        for function in held[file, old.co_qualname, old.co_firstlineno]:
             function.__code__ = new
 
 

@@ -57,6 +57,9 @@ TESTS = (
 """The tests that judge; each mutant is judged by those of them that reach its lines."""
 
 LIKELY = {
+    "domain/outcome": ("tests/domain/test_words",),
+    "domain/decision": ("tests/domain/test_words",),
+    "domain/request": ("tests/domain/test_words", "tests/domain/test_names"),
     "domain/reconcile": ("tests/domain/test_reconcile_",),
     "queries/claim": ("tests/store/test_claim_clauses", "tests/store/test_lock_order"),
     "0003_permit": ("tests/store/test_permit_", "tests/store/test_lock_order"),
@@ -69,7 +72,10 @@ LIKELY = {
     "queries/desk": ("tests/usecases/test_desk", "tests/store/test_desk"),
     "gateways/": ("tests/gateways",),
 }
-"""Asked early while nothing is known of a place: they are made to find what is missing there."""
+"""Asked early while nothing is known of a place: they are made to find what is missing there.
+
+They are asked whatever was recorded: no line of a test's own reaches a table or an enumeration.
+"""
 
 REFUSALS = ("tests/shape/test_refusals.py", "tests/shape/test_catalogue.py")
 """These judge tables, constraints, indexes and triggers, in this order: behaviour comes first."""

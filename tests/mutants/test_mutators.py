@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.mutants import python_code, run, sql_code, targets
+from tests.mutants import python_code, run, sql_code, swap, targets
 from tests.mutants.mutant import mutants
 
 if TYPE_CHECKING:
@@ -134,3 +134,37 @@ def test_every_explained_survivor_is_a_mutant() -> None:
     ids = {m.id for file in targets.FILES for m in of_file(file)}
     assert set(run.equivalents()) <= ids
     assert all(len(reason) > 20 for reason in run.equivalents().values())
+
+
+def names(before: str, after: str) -> list[str] | None:
+    """The functions whose code would be exchanged."""
+    found = swap.changed(before, after)
+    return None if found is None else [old.co_qualname for old, _ in found]
+
+
+def test_only_code_inside_functions_is_exchanged() -> None:
+    """What a module or class makes at its import needs a process that loads it anew."""
+    body = "class A:\n    def f(self, a={}):\n        return [x for x in a if x > {}]\n"
+    assert names(body.format(1, 2), body.format(1, 3)) == ["A.f"]
+    assert names(body.format(1, 2), body.format(2, 2)) is None  # a default
+    assert names("T = {'a': 1}", "T = {'a': 2}") is None
+    assert names("T = [x for x in y if x]", "T = [x for x in y if True]") is None
+    assert names("def f():\n    return 0", "def f():\n    return False") == ["f"]
+    assert names("def f():\n    return 0", "def f():\n    return 0\n") == []
+
+
+def test_an_exchanged_function_is_the_one_that_others_have_imported() -> None:
+    """Whoever took it by name before runs the mutant; afterwards it is put back."""
+    from collections_engine.domain import reconcile
+    from collections_engine.domain.reconcile import _clocks_agree as imported
+
+    file = "collections_engine/domain/reconcile.py"
+    text = (targets.ROOT / file).read_text(encoding="utf-8")
+    assert reconcile.__file__ == str(targets.ROOT / file)
+    code = imported.__code__
+    mutated = text.replace("lookup.provider_time is not None and (", "None is not None and (")
+    try:
+        swap.put_in(swap.functions(), file, text, mutated)
+        assert imported(None, None) is False  # type: ignore[arg-type]
+    finally:
+        imported.__code__ = code

@@ -10,6 +10,7 @@ Hypothesis draws the same examples each time, few of them, keeps none and does n
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -46,6 +47,7 @@ class Chosen:
         self.task, self._serve = task, serve
         self.failed: list[str] = []
         self.ran = 0
+        self.functions: swap.Functions = {}
         self._items: dict[str, pytest.Item] = {}
 
     def pytest_configure(self) -> None:
@@ -70,7 +72,10 @@ class Chosen:
                 test._hypothesis_internal_use_settings = few  # type: ignore[union-attr]
 
     def pytest_runtestloop(self) -> bool:
-        """Instead of all tests."""
+        """Instead of all tests; what is held by now is shared by all forks."""
+        self.functions = swap.functions()
+        gc.collect()
+        gc.freeze()
         self._serve(self)
         return True
 
@@ -101,7 +106,7 @@ def _use_template(base: str) -> None:
     """The database that is there already; the run's own would have to be migrated."""
     import psycopg
 
-    from tests import conftest
+    import tests.conftest
     from tests.support import database
 
     def create(admin_url: str, template: str) -> str:
@@ -110,8 +115,8 @@ def _use_template(base: str) -> None:
             admin.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY".encode())
         return database.with_database(admin_url, name)
 
-    setattr(database.Run, "template", lambda _: base)  # noqa: B010 - no method of its own
-    vars(conftest)["create_database"] = (
+    vars(database)["Run"].template = lambda self: base  # noqa: ARG005
+    vars(tests.conftest)["create_database"] = (
         create  # twice as quick here, where the server's data is in memory
     )
 
@@ -136,7 +141,7 @@ def _collected(chosen: Chosen, task: dict[str, Any]) -> dict[str, Any]:
         return _template(task)
     swap.forget_caches()
     if "before" in task:
-        swap.put_in(task["file"], task["before"], task["after"])
+        swap.put_in(chosen.functions, task["file"], task["before"], task["after"])
     chosen.play(task)
     return {"code": int(bool(chosen.failed)), "failed": chosen.failed[:1], "ran": chosen.ran}
 

@@ -120,12 +120,13 @@ def test_a_cap_counts_what_another_permit_has_just_taken(
     )
     found: list[str] = []
     with holder.transaction():
-        holder.execute(change.encode())
+        holder.execute(f"SELECT FROM {change.split()[1]} FOR UPDATE".encode())
         thread = threading.Thread(
             target=lambda: found.extend(permits(session, ask(row), caps=caps))
         )
         thread.start()
         wait_until(lambda: _waits(connection, session) or not thread.is_alive())
+        holder.execute(change.encode())
     thread.join(30)
     assert found == ["guard:cap"]
 

@@ -120,6 +120,9 @@ def test_a_first_permit_needs_every_one_of_its_guards(
     for name, more in (("empty body", {"body": b""}), ("seen too many", {"seen": 1})):
         (row,) = rows.seed(connection, prefix=name.replace(" ", ""))
         asks[name] = ask(rows.claim(connection, row), **more)
+    rows.seed(connection, prefix="elsewhere", account="elsewhere")  # its pause is not theirs
+    pause = "UPDATE engine_control SET paused = true, reason = 'x' WHERE scope = 'elsewhere'"
+    by_force(connection, pause)
     expected = {name: verdict for name, (_, verdict) in FIRST.items()}
     expected |= {"empty body": "guard:cap", "seen too many": "moved:sendings"}
     assert dict(zip(asks, permits(session, *asks.values()), strict=True)) == expected
@@ -245,8 +248,9 @@ def test_a_request_of_another_row_is_never_permitted(
 ) -> None:
     """P4, P13: a row that names another row's request has no request of its own to send."""
     connection = connect()
-    seeded = rows.seed(connection, 2, customer="C-1", mandate="MD-1")
-    first, second = (rows.claim(connection, row) for row in seeded)
+    first, second = (
+        rows.claim(connection, r) for r in rows.seed(connection, 2, customer="C-1", mandate="MD-1")
+    )
     change = f"UPDATE instalments SET claimed_by = '{second.request.id}'"
     by_force(connection, _where(change, first))
     mixed = replace(first, request=second.request)

@@ -1,4 +1,4 @@
-"""The names of what is asked for (protocol, Names): derived, read back, and of the promised form."""
+"""The names of what is asked for (protocol, Names): derived, read back, of the promised form."""
 
 from __future__ import annotations
 

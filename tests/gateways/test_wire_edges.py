@@ -33,3 +33,19 @@ def test_a_time_beyond_all_use_is_cut() -> None:
     """P4, P12: an announced time that no clock reaches breaks no sum."""
     found = wire.contract({"key_retention_seconds": 10**15, "lookup_lag_seconds": 10**9 + 1})
     assert found.key_retention == found.lookup_lag == timedelta(seconds=10**9)
+
+
+def test_a_field_of_one_character_is_one_and_a_longer_one_ends_at_its_limit() -> None:
+    """P2: what is kept is what was sent, or nothing is read."""
+    assert wire.text({"a": "x"}, "a") == "x"
+    assert wire.text({"a": "x" * 255}, "a") == "x" * 255
+    for value in ("", "x" * 256, "x\n", 5, None):
+        with pytest.raises(wire.Malformed):
+            wire.text({"a": value}, "a")
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1.0", "1e3"])
+def test_a_number_that_is_no_integer_is_not_read(number: str) -> None:
+    """P2, P7: not even in a field that nobody asks for."""
+    with pytest.raises(wire.Malformed):
+        wire.parse_object(f'{{"a": {number}}}'.encode())

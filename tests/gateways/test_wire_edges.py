@@ -49,3 +49,31 @@ def test_a_number_that_is_no_integer_is_not_read(number: str) -> None:
     """P2, P7: not even in a field that nobody asks for."""
     with pytest.raises(wire.Malformed):
         wire.parse_object(f'{{"a": {number}}}'.encode())
+
+
+PAYMENT = {
+    "id": "p1",
+    "reference": "r",
+    "amount": 5,
+    "currency": "GBP",
+    "mandate": "MD-1",
+    "status": "collected",
+    "created_at": "2030-01-02T00:00:00+00:00",
+    "refunded_amount": 0,
+}
+
+
+def test_a_payment_is_disputed_by_its_own_word_only() -> None:
+    """P9, P15: true, false or nothing; any other word is no payment at all."""
+    for told, disputed in (({}, False), ({"disputed": False}, False), ({"disputed": True}, True)):
+        found = wire.payment({**PAYMENT, **told}, "rail", represents=False)
+        assert found.disputed is disputed
+    for document in ({**PAYMENT, "disputed": "yes"}, {**PAYMENT, "disputed": None}, [], "p1", None):
+        with pytest.raises(wire.Malformed):
+            wire.payment(document, "rail", represents=False)
+
+
+def test_metadata_that_is_no_object_names_nobody() -> None:
+    """Names: such a payment is read, as one made by hand."""
+    found = wire.payment({**PAYMENT, "metadata": "request_id"}, "rail", represents=False)
+    assert (found.request_id, found.external_ref) == (None, None)

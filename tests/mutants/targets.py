@@ -70,7 +70,7 @@ LIKELY = {
     "0006_reversals": ("tests/store/test_reversals", "tests/store/test_settle_plain"),
     "0007_desk": ("tests/store/test_desk", "tests/usecases/test_desk"),
     "queries/desk": ("tests/usecases/test_desk", "tests/store/test_desk"),
-    "gateways/": ("tests/gateways",),
+    "gateways/wire": ("tests/gateways/test_wire_edges",),
 }
 """Asked early while nothing is known of a place: they are made to find what is missing there.
 

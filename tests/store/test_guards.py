@@ -292,3 +292,17 @@ def test_the_review_list_mirrors_the_rows(connect: Connect) -> None:
         "SELECT reason FROM review_items WHERE closed_at IS NULL AND kind = 'row' ORDER BY 1"
     ).fetchall()
     assert still == [("c",), ("o",)]
+
+
+def test_a_request_is_born_recorded(connect: Connect) -> None:
+    """P1, P4: nothing is accepted that was never claimed."""
+    connection = connect()
+    rows.seed(connection)
+    born = (
+        "INSERT INTO payment_requests (id, instalment_id, attempt, idempotency_key, amount,"
+        " currency, mandate_ref, provider_account, reference, state) SELECT gen_random_uuid(), id,"
+        " 1, 'k', amount, currency, mandate_ref, provider_account,"
+        " 'abcdefghijklmnop-' || repeat('0', 32), '{}' FROM instalments"
+    )
+    assert attempt(connection, born.format("recorded")) == ""
+    assert "begins as recorded" in attempt(connection, born.format("accepted"))

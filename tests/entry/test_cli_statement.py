@@ -193,9 +193,12 @@ def test_our_books_against_themselves(
     """An event that was received and never applied is an exception until it is."""
     collected(command, connection)
     connection.execute(
-        "INSERT INTO inbox (provider_account, event_id, event_type, payload, state, last_error)"
-        " VALUES (%s, 'evt_1', 'payment.collected', '{}', 'dead', 'a fault')",
+        "INSERT INTO inbox (provider_account, event_id, event_type, payload)"
+        " VALUES (%s, 'evt_1', 'payment.collected', '{}')",
         (rows.ACCOUNT,),
+    )
+    connection.execute(
+        "UPDATE inbox SET state = 'dead', reason = 'a fault', done_at = engine_now()"
     )
     done = compare(command, later)
     assert kinds(done) == ["inbox_not_applied"]

@@ -82,17 +82,25 @@ def test_an_event_before_our_row(stage: Stage) -> None:
 
 
 def test_a_request_that_is_not_here(stage: Stage) -> None:
-    """B18b: told of a request that was not recorded: it waits; once it is, the event ends it.
+    """B18b: told while the request's step is under way: it waits for that, and then ends it.
 
     One that never comes is booked to the row all the same, and a person looks (P18).
     """
     row, lost = stage.seed(2)
-    early = event("payment.collected", made_up(row), "evt_1")
-    never = event("payment.collected", made_up(lost, "pay_never"), "evt_2")
-    stage.receive(early, never)
-    assert stage.drain() == {"parked": 2}
-    assert {e["reason"] for e in stage.inbox()} == {"unknown_request"}
-    rows.sent(stage.connection, row)
+    with stage.connection.transaction():
+        rows.sent(stage.connection, row)  # not committed yet
+        stage.receive(event("payment.collected", made_up(row), "evt_1"))
+        drained = stage.later(stage.drain)
+        stage.wait(
+            lambda: stage.fresh(
+                "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
+                " AND wait_event_type = 'Lock'"
+            )
+        )
+    assert drained.result(30) == {"done": 1}
+    stage.receive(event("payment.collected", made_up(lost, "pay_never"), "evt_2"))
+    assert stage.drain() == {"parked": 1}
+    assert stage.inbox()[-1]["reason"] == "unknown_request"
     stage.hurry()
     stage.drain()
     assert [(e["state"], e["result"]) for e in stage.inbox()] == [("done", "applied")] * 2

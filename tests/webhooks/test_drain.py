@@ -121,7 +121,7 @@ def test_a_payment_that_the_rail_does_not_have(stage: Stage) -> None:
 
 
 def test_a_second_look_at_what_moved_meanwhile(stage: Stage) -> None:
-    """A decline of the second sending proves nothing alone: the next check comes forward (P14)."""
+    """A decline proves nothing alone: it is recorded, and a lookup that fails ends nothing (P14)."""
     (row,) = stage.seed()
     stage.rail.fault("decline", reference=row.reference)
     rows.sent(stage.connection, row)
@@ -130,8 +130,12 @@ def test_a_second_look_at_what_moved_meanwhile(stage: Stage) -> None:
     stage.receive(event("payment.declined", told))
     assert stage.drain() == {"done": 1}
     assert stage.inbox()[0]["result"] == "check_brought_forward"
-    ((soon,),) = stage.fresh("SELECT next_check <= engine_now() FROM payment_requests")
+    ((soon,),) = stage.fresh(
+        "SELECT next_check <= engine_now() + interval '5 minutes' FROM payment_requests"
+    )
     assert soon
+    heard = stage.fresh("SELECT payment_id, status FROM provider_payments")
+    assert heard == [("pay_d", "declined")], "every lookup asks for it from now on"
     assert rows.request_state(stage.connection, row) == "sending"
 
 

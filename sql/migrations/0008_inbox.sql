@@ -145,7 +145,9 @@ BEGIN
   END IF;
   UPDATE inbox SET state = 'new', replays = replays + 1, tries = 0, waits = 0, reason = NULL, result = NULL, last_error = NULL,
          done_at = NULL, next_try = engine_now() WHERE id = p_id;
-  UPDATE instalments SET review_reason = NULL WHERE id = old.names_instalment AND review_reason = 'dead_event';  -- the event holds it again
+  -- The event holds its row by itself again; the row's review goes only with the last dead event that names it.
+  UPDATE instalments SET review_reason = NULL WHERE id = old.names_instalment AND review_reason = 'dead_event' AND old.state = 'dead'
+     AND NOT EXISTS (SELECT FROM inbox o WHERE o.names_instalment = old.names_instalment AND o.state = 'dead' AND o.id <> old.id);
   UPDATE review_items SET closed_at = engine_now(), closed_by = engine_actor(), resolution = 'replayed'
    WHERE kind = 'dead_event' AND closed_at IS NULL AND provider_account = old.provider_account AND payment_id = old.event_id;
   NOTIFY collections_inbox;

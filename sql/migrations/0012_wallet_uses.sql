@@ -109,12 +109,14 @@ BEGIN
   END IF;
   PERFORM 1 FROM engine_control c WHERE c.scope IN ('*', i.provider_account) ORDER BY c.scope FOR SHARE;
   PERFORM 1 FROM payment_requests r WHERE r.instalment_id = i.id ORDER BY r.attempt FOR UPDATE;
-  IF i.id IS NULL OR i.status <> 'due' OR i.queue_date > p_day OR i.outstanding_amount <= 0 OR i.has_open_chargeback OR i.on_hold
-     OR i.review_reason IS NOT NULL OR i.cloned_at IS NOT NULL
-     OR EXISTS (SELECT FROM engine_control c WHERE c.scope IN ('*', i.provider_account) AND c.paused)
-     OR EXISTS (SELECT FROM payment_requests r WHERE r.instalment_id = i.id
+  -- What may be paid is listed, as for a permit (P4); whatever is not known to hold ends in not paying.
+  IF (i.status = 'due' AND i.queue_date <= p_day AND i.outstanding_amount > 0 AND NOT i.has_open_chargeback AND NOT i.on_hold
+     AND i.review_reason IS NULL AND i.cloned_at IS NULL
+     AND (SELECT count(*) = 2 AND NOT bool_or(c.paused) FROM engine_control c WHERE c.scope IN ('*', i.provider_account))
+     AND NOT EXISTS (SELECT FROM payment_requests r WHERE r.instalment_id = i.id
                    AND r.sendings > 0 AND r.close_reason IS DISTINCT FROM 'provider_declined')
-     OR EXISTS (SELECT FROM provider_payments p WHERE p.instalment_id = i.id AND p.status IN ('pending', 'unknown')) THEN
+     AND NOT EXISTS (SELECT FROM inbox b WHERE b.names_instalment = i.id AND b.state IN ('new', 'parked'))
+     AND NOT EXISTS (SELECT FROM provider_payments p WHERE p.instalment_id = i.id AND p.status IN ('pending', 'unknown'))) IS NOT TRUE THEN
     RETURN QUERY VALUES ('not_due', 0::bigint);
     RETURN;
   END IF;

@@ -121,7 +121,7 @@ def test_a_payment_that_the_rail_does_not_have(stage: Stage) -> None:
 
 
 def test_a_second_look_at_what_moved_meanwhile(stage: Stage) -> None:
-    """A decline proves nothing alone: it is recorded, and a lookup that fails ends nothing (P14)."""
+    """P14: a decline alone is recorded, no more; a lookup that fails ends nothing."""
     (row,) = stage.seed()
     stage.rail.fault("decline", reference=row.reference)
     rows.sent(stage.connection, row)

@@ -18,9 +18,10 @@ from collections_engine.settings import load
 from collections_engine.store import checks, inbox
 from collections_engine.store import statement as store
 from collections_engine.usecases import statement as usecase
+from collections_engine.usecases.collect import collect
 from tests.simulator.rail import SECRET
 from tests.support import rows
-from tests.support.engine import ACCOUNT
+from tests.support.engine import ACCOUNT, DAY
 from tests.webhooks.stage import Stage, event, made_up
 from tests.webhooks.test_orders import act, post
 from tests.webhooks.test_review import told_one_by_one
@@ -242,3 +243,37 @@ def test_the_statement_takes_an_unlisted_word_for_agreement() -> None:
     ours = Ours("pay_1", UUID(int=1), 4900, 0, 0, "GBP", "MD", reference, made)
     (verdict,) = match("a", [theirs], [ours], Edges(made, now, now))
     assert isinstance(verdict, Finding), verdict
+
+
+def test_a_replay_frees_no_row_that_another_dead_event_holds(stage: Stage) -> None:
+    """P8, P15: two events of a row are dead; one is replayed: the row waits for the other."""
+    (row,) = stage.seed()
+    for name in ("evt_a", "evt_b"):
+        stage.receive(event("payment.collected", made_up(row, f"pay_{name}", amount=0.5), name))
+    for _ in range(5):
+        stage.drain()
+        stage.connection.execute("UPDATE inbox SET next_try = engine_now()")
+    assert [e["state"] for e in stage.inbox()] == ["dead", "dead"]
+    assert stage.state(row)["review_reason"] == "dead_event"
+    first, second = (e["id"] for e in stage.inbox())
+    stage.source.run(lambda c: inbox.replay(c, first))
+    assert stage.state(row)["review_reason"] == "dead_event"
+    stage.source.run(lambda c: inbox.replay(c, second))
+    assert stage.state(row)["review_reason"] is None, "both hold it as waiting events again"
+    world = stage.world()
+    assert collect(row.due, world).reason == "guard:event"
+
+
+def test_the_wallet_pays_no_row_that_an_event_names(stage: Stage) -> None:
+    """P4, P15: money may have come: the wallet is not asked before that is known."""
+    (row,) = stage.seed()
+    (found,) = stage.fresh("SELECT customer_ref FROM instalments WHERE id = %s", row.id)
+    customer = found[0]
+    stage.connection.execute(
+        "SELECT wallet_post(%s, 'GBP', 4900, 'k-1', 'credit', NULL, NULL)", (customer,)
+    )
+    pay = "SELECT result FROM wallet_pay_instalment(%s, %s, gen_random_uuid())"
+    stage.receive(event("payment.collected", made_up(row, "pay_w")))
+    assert stage.fresh(pay, row.id, DAY) == [("not_due",)]
+    stage.connection.execute("UPDATE inbox SET state = 'ignored', reason = 'x', done_at = now()")
+    assert stage.fresh(pay, row.id, DAY) == [("paid",)]

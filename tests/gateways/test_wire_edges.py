@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -68,7 +69,8 @@ def test_a_payment_is_disputed_by_its_own_word_only() -> None:
     for told, disputed in (({}, False), ({"disputed": False}, False), ({"disputed": True}, True)):
         found = wire.payment({**PAYMENT, **told}, "rail", represents=False)
         assert found.disputed is disputed
-    for document in ({**PAYMENT, "disputed": "yes"}, {**PAYMENT, "disputed": None}, [], "p1", None):
+    odd: list[Any] = [{**PAYMENT, "disputed": "yes"}, {**PAYMENT, "disputed": None}, [], "p1", None]
+    for document in odd:
         with pytest.raises(wire.Malformed):
             wire.payment(document, "rail", represents=False)
 

@@ -123,6 +123,7 @@ def test_a_fact_carries_all_of_its_payment() -> None:
         "raises_owed": False,
         "payment_minor": 500,
         "misfit": True,
+        "fee_minor": None,
     }
     plain = fact(FactKind.COLLECTED, PAYMENT, instalment, None, source=Source.ANSWER)
     assert (plain.amount_minor, plain.misfit, plain.retry) == (500, False, NO_RETRY)

@@ -199,6 +199,11 @@ class Batch:
                 "INSERT INTO engine_control VALUES (%s) ON CONFLICT DO NOTHING", (rows.ACCOUNT,)
             )
             identity.bind(c, rows.ACCOUNT, found.fingerprint, found.account, found.mode)
+            c.execute(  # else the first cell that stands before its COMMIT keeps it from the others
+                "INSERT INTO ledger_accounts (code, currency, kind)"
+                " VALUES ('clearing/' || %s, 'GBP', 'clearing') ON CONFLICT DO NOTHING",
+                (rows.ACCOUNT,),
+            )
 
     def _send_before(self) -> None:
         """Every row has a sending whose answer was lost, long enough ago."""

@@ -14,22 +14,20 @@ from zoneinfo import ZoneInfo
 
 import psycopg
 from psycopg.rows import dict_row
-from psycopg_pool import ConnectionPool, PoolTimeout
+from psycopg_pool import ConnectionPool
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from collections_engine import telemetry
 from collections_engine.domain import dunning, workdays
 from collections_engine.domain.errors import (
-    EngineError,
     GuardRefused,
     InterlockRefused,
-    Unavailable,
     UsageError,
 )
 from collections_engine.domain.gateway import Gateway
 from collections_engine.gateways.simulator import SimulatorGateway
 from collections_engine.settings import ProviderAccount, Settings
-from collections_engine.store import db, embedded, identity, migrate
+from collections_engine.store import db, embedded, explaining, identity, migrate
 from collections_engine.store.db import Connection
 from collections_engine.store.identity import Fingerprint, Identity
 from collections_engine.usecases.breaker import Breaker
@@ -40,16 +38,6 @@ T = TypeVar("T")
 
 POOL_MAX = 6
 POOL_TIMEOUT_SECONDS = 10.0
-_NOT_THERE = (
-    "password authentication failed",
-    "no password supplied",
-    "no pg_hba.conf entry",
-    "does not exist",
-    "could not translate host name",
-    "could not open certificate",
-    "server does not support ssl",
-)
-"""What waiting does not mend: wrong settings, exit 2."""
 
 
 class PooledSource:
@@ -331,7 +319,7 @@ def _connect(settings: Settings, url: str, actor: str, *, readonly: bool, log: A
     started = time.monotonic()
     try:
         for attempt in Retrying(
-            retry=retry_if_exception(_worth_waiting),
+            retry=retry_if_exception(explaining.worth_waiting),
             stop=stop_after_delay(settings.database_wait_seconds),
             wait=wait_random_exponential(multiplier=0.1, max=1.0),
             before_sleep=waiting,
@@ -345,49 +333,9 @@ def _connect(settings: Settings, url: str, actor: str, *, readonly: bool, log: A
                     connection.execute("SET default_transaction_read_only = on")
                 return connection
     except psycopg.Error as error:
-        known = explained(error, waited_seconds=time.monotonic() - started)
+        known = explaining.explained(error, waited_seconds=time.monotonic() - started)
         raise known or UsageError(
             "the database's connection string cannot be read; nothing was done."
             " Look at COLLECTIONS_DATABASE_URL."
         ) from None
     raise AssertionError("unreachable: reraise is set")
-
-
-def _worth_waiting(error: BaseException) -> bool:
-    return isinstance(error, psycopg.OperationalError) and not _never(error)
-
-
-def _never(error: BaseException) -> str | None:
-    text = str(error).lower()
-    return next((known for known in _NOT_THERE if known in text), None)
-
-
-def explained(error: BaseException, waited_seconds: float | None = None) -> EngineError | None:
-    """Translate the database client's errors; its own texts may hold a connection string."""
-    if isinstance(error, embedded.EmbeddedError):
-        return UsageError(f"{error}\nNothing was started or charged.")
-    if isinstance(error, psycopg.errors.InsufficientPrivilege):
-        return UsageError(
-            "the database role lacks a right that this command needs; what it had not committed"
-            " was not done. `collections db grants` prints the roles' rights."
-        )
-    if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
-        return GuardRefused("the database is read-only here, so nothing was changed or charged.")
-    if (
-        isinstance(error, psycopg.OperationalError)
-        and error.sqlstate is None
-        and (known := _never(error))
-    ):
-        return UsageError(
-            f"the database refused the connection ({known}); nothing was done."
-            " Look at COLLECTIONS_DATABASE_URL: its user, password, host and database."
-        )
-    if isinstance(error, PoolTimeout) or (
-        isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and db.transient(error)
-    ):
-        waited = f" for {waited_seconds:.0f} s" if waited_seconds else ""
-        return Unavailable(
-            f"the database could not be reached{waited}. What was committed stands, nothing else"
-            " was done, and no charge is repeated; run the same command again."
-        )
-    return None

@@ -14,8 +14,9 @@ from collections_engine import wiring
 from collections_engine.domain.errors import Unavailable, UsageError
 from collections_engine.settings import load
 from collections_engine.store import db
+from collections_engine.store.explaining import explained
 from collections_engine.usecases import interlock
-from collections_engine.wiring import Engine, business_today, explained
+from collections_engine.wiring import Engine, business_today
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

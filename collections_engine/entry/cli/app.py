@@ -194,7 +194,7 @@ def _known(error: Exception) -> EngineError | None:
     if isinstance(error, EngineError):
         return error
     if "collections_engine.wiring" in sys.modules:
-        from collections_engine.wiring import explained
+        from collections_engine.store.explaining import explained
 
         return explained(error)
     return None

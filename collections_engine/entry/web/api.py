@@ -18,6 +18,7 @@ from collections_engine.entry.web.api_auth import authorised
 from collections_engine.entry.web.api_handlers import Call
 from collections_engine.entry.web.api_models import ApiRefusal, refusal, refuse
 from collections_engine.entry.web.api_routes import ROUTES, Route
+from collections_engine.store.explaining import explained
 from collections_engine.usecases.collect_now import Collector
 from collections_engine.usecases.idempotency import (
     Answered,
@@ -28,7 +29,6 @@ from collections_engine.usecases.idempotency import (
     fingerprint,
     once,
 )
-from collections_engine.wiring import explained
 
 if TYPE_CHECKING:
     from datetime import date

@@ -26,6 +26,7 @@ from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
 from uuid import UUID, uuid4
 
 from tests.support.mortal import fork
+from tests.support.warm import warm
 
 if TYPE_CHECKING:
     from collections_engine.store.db import Connection
@@ -205,8 +206,7 @@ class Workers:
 
 def serve(commands: IO[str]) -> None:
     """Fork a child for each line; say when one started and how it ended."""
-    for name in ("psycopg_pool", "collections_engine.wiring", "tests.support.rows"):  # warm
-        importlib.import_module(name)
+    warm()
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)

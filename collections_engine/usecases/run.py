@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from collections_engine.domain.errors import EngineError
 from collections_engine.store import control, picking, runs
@@ -24,6 +24,7 @@ from collections_engine.usecases.budget import Budget
 from collections_engine.usecases.context import Context, Due, Kind
 from collections_engine.usecases.pool import Pool
 from collections_engine.usecases.recover import collect_or_leave, recover, wait_for_leases
+from collections_engine.usecases.sharing import Shares
 from collections_engine.usecases.steps import ConnectionSource, retrying
 from collections_engine.usecases.summary import Summary
 from collections_engine.usecases.wallet import pay_due
@@ -162,33 +163,55 @@ def _collect_due(
 ) -> None:
     budget = Budget(options.limit, options.max_amounts)
     taken: Counter[str] = Counter()
-    cursor = picking.START
-    mixing = random.Random(os.getpid()) if options.join else None  # noqa: S311 - an order, no secret
-    while not context.stopping() and not budget.spent():
-        page = retrying(source, lambda c, after=cursor: _pick(c, options, after))  # type: ignore[misc]
-        if not page:
+    shares = Shares(lambda: _workers(source, options), summary.run_id)
+    for row in _rows(source, context, options, shares):
+        if context.stopping():
             break
-        cursor = Cursor(page[-1].collect_date, page[-1].instalment_id)
-        if mixing is not None:  # workers that share a day start at different rows of it
-            page = sorted(page, key=lambda r: (r.collect_date, mixing.random()))
-        for row in page:
-            if context.stopping():
+        if not options.chosen(row):
+            continue
+        if 0 < options.customer_charges <= taken[row.customer_ref]:
+            summary.limited = True
+            continue  # the permit counts too; this keeps the oldest first
+        taken[row.customer_ref] += 1 if options.customer_charges else 0
+        if budget.admit(row.outstanding_minor, row.currency):
+            workers.put(_work(row, source, context, options, summary=summary, budget=budget))
+        elif budget.spent():
+            workers.settle_down()  # rows that others had may give their place back
+            if budget.spent():
                 break
-            if not options.chosen(row):
-                continue
-            if 0 < options.customer_charges <= taken[row.customer_ref]:
-                summary.limited = True
-                continue  # the permit counts too; this keeps the oldest first
-            taken[row.customer_ref] += 1 if options.customer_charges else 0
             if budget.admit(row.outstanding_minor, row.currency):
-                workers.put(_work(row, source, context, options, summary=summary, budget=budget))
-            elif budget.spent():
-                workers.settle_down()  # rows that others had may give their place back
-                if budget.spent() or not budget.admit(row.outstanding_minor, row.currency):
-                    break
                 workers.put(_work(row, source, context, options, summary=summary, budget=budget))
     workers.settle_down()
     summary.limited |= bool(budget.refused) or budget.spent()
+
+
+def _rows(
+    source: ConnectionSource, context: Context, options: RunOptions, shares: Shares
+) -> Iterator[DueRow]:
+    """What is due, oldest first: this worker's share, then what others have left of theirs."""
+    mixing = random.Random(os.getpid())  # noqa: S311 - an order, no secret
+    for second in (False, True):
+        cursor = picking.START
+        if second and not shares.any_left_over:
+            return
+        while not context.stopping():
+            page = retrying(source, lambda c, after=cursor: _pick(c, options, after))  # type: ignore[misc]
+            if not page:
+                break
+            cursor = Cursor(page[-1].collect_date, page[-1].instalment_id)
+            if second:  # others may be at the same rows now
+                left = sorted(filter(shares.left_over, page), key=lambda _: mixing.random())
+                yield from sorted(left, key=lambda row: row.collect_date)
+            else:
+                yield from filter(shares.mine, page)
+
+
+def _workers(source: ConnectionSource, options: RunOptions) -> list[UUID]:
+    """The runs that share this day's rows, this one among them."""
+    if options.kind != "run":
+        return []
+    found = retrying(source, runs.alive)
+    return [r.id for r in found if (r.kind, r.business_date) == ("run", options.business_date)]
 
 
 def _pick(connection: Connection, options: RunOptions, after: Cursor) -> list[DueRow]:

@@ -105,3 +105,19 @@ def test_a_second_run_steps_aside(scene: Scene) -> None:
     assert first.wait()["collected"] == 3
     assert set(claimers(scene)) == {"first"}
     scene.check(final=True)
+
+
+def test_workers_of_one_day_rarely_meet(scene: Scene) -> None:
+    """Two runs of one day lose few claims to each other, and nothing is left due (B44)."""
+    many = scene.seed(600)
+    scene.rail.control("settings", latency_ms=4)
+    first = scene.run(actor="first")
+    wait_until(lambda: bool(scene.connection.execute("SELECT FROM runs").fetchall()))
+    second = scene.run(actor="second", join=True)
+    ends = [first.wait(), second.wait()]
+    assert sum(end["collected"] for end in ends) == len(many)
+    assert all(end["collected"] > 0 for end in ends)
+    met = sum(end["skipped"] for end in ends)
+    assert met < len(many) / 4, [end["skipped"] for end in ends]
+    scene.check(final=True)
+    assert len(scene.rail.movements()) == len(many)

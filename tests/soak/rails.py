@@ -101,10 +101,10 @@ class Rails:
     def books(self) -> dict[str, list[dict[str, Any]]]:
         """All rails' books as one."""
         both: dict[str, list[dict[str, Any]]] = {"movements": [], "requests": []}
-        for rail in self.rails.values():
+        for name, rail in self.rails.items():
             books = rail.read("books")
             for part in ("movements", "requests"):
-                both[part].extend(books[part])
+                both[part].extend({**one, "rail": name} for one in books[part])
         return both
 
     def advance(self, seconds: float) -> None:

@@ -17,7 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,11 +25,11 @@ import psutil
 import psycopg
 
 from collections_engine.store import db
-from collections_engine.usecases import interlock
+from collections_engine.usecases import asking, interlock, statement
 from collections_engine.usecases.run import RunOptions, run
 from collections_engine.usecases.startup import prepare
 from tests.soak.people import Around
-from tests.soak.rails import LIMITS, Rails, business_day, gateways, world
+from tests.soak.rails import LIMITS, WITHOUT_LOOKUP, Rails, business_day, gateways, world
 from tests.support import invariants
 from tests.support.database import Clock
 from tests.support.ownserver import OwnServer, connections
@@ -166,7 +166,7 @@ class Soak:
                     worker.cont()
 
     def _judge(self, connection: psycopg.Connection[Any], *, final: bool) -> None:
-        books = told(connection, self.rails.books(), final=final)
+        books = told(connection, self.rails.books(), final=final, unlisted=WITHOUT_LOOKUP)
         try:
             invariants.check(connection, books, final=final)
         except AssertionError as error:
@@ -185,6 +185,7 @@ class Soak:
         with psycopg.connect(self.database, autocommit=True) as connection:
             connection.execute("UPDATE engine_control SET paused = false, reason = NULL")
             self._drive_on()
+            self._compare()
             self._judge(connection, final=True)
             waits = connection.execute(
                 "SELECT external_ref, status FROM instalments WHERE review_reason IS NULL AND"
@@ -218,6 +219,24 @@ class Soak:
             self._prepare(clock)
             self._run_whole(business_day(time.time() - self.began + passed))
         clock.close()
+
+    def _compare(self) -> None:
+        """What only a statement tells: money that came by hand long after its row was paid."""
+        today = business_day(time.time() - self.began)
+        source, here = self.around.source, world(self.around.source, self.rails.urls, today)
+        start = datetime.fromtimestamp(self.began, UTC) - timedelta(days=1)
+        for gateway in gateways(self.rails.urls):
+            if not gateway.contract().lists_by_time:
+                continue
+            period = statement.Period(start, asking.now(source))
+            found = statement.fetch(source, gateway, period)
+            with db.connect(self.database, "the statement") as books:
+                compared = statement.compare(source, books, here, gateway, found)
+            if not compared.complete:
+                self.violations.append(f"{gateway.name}: no whole statement: {found.fault}")
+            self.counts["statement lines that agree"] += compared.matched
+            self.counts["statement facts booked"] += compared.handed
+            self.counts["statement findings"] += sum(compared.findings.values())
 
     def _run_whole(self, day: date) -> None:
         with db.connect(self.database, "the last runs") as alive:

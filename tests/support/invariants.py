@@ -65,7 +65,8 @@ class _Books:
             " OR w.balance IS DISTINCT FROM COALESCE(b.minor, 0) OR w.balance < 0"
         )
         self._reviewed = {r["instalment_id"] for r in self.reviews}
-        self._named = {r["payment_id"] for r in self.reviews}
+        excepted = self.ask("SELECT payment_id FROM exceptions WHERE state = 'open'")
+        self._named = {r["payment_id"] for r in (*self.reviews, *excepted)}
         self.movements = [m for m in books["movements"] if m["type"] in _MONEY]
         self.posts = [q for q in books["requests"] if q["path"] == "/v1/payments"]
 

@@ -71,7 +71,7 @@ def application(receive: Counting) -> Any:
     accounts = {ACCOUNT: gateway("http://127.0.0.1:1", webhook_secrets=SECRET)}
     source: Any = NoDatabase()
     engine: Any = Engine()
-    return build(Service(engine, accounts, Figures(source), receive, source))
+    return build(Service(engine, accounts, Figures(source, engine.today), receive, source))
 
 
 def call(app: Any, path: str, body: bytes, headers: dict[str, str], length: str | None) -> str:

@@ -42,7 +42,8 @@ class Service:
         configured = engine.settings.provider_accounts
         accounts = {n: g for n, g in engine.gateways.items() if configured[n].webhook_secret}
         source = engine.source.hasty(HASTE_SECONDS)
-        return Service(engine, accounts, Figures(source), Receiver(source), source, wake)
+        figures = Figures(source, engine.today)
+        return Service(engine, accounts, figures, Receiver(source), source, wake)
 
 
 def build(service: Service) -> falcon.App[falcon.Request, falcon.Response]:

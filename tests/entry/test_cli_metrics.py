@@ -74,7 +74,7 @@ def test_the_figures_are_what_stands_in_the_database(
     assert {k[0]: v for k, v in result.items() if v} == {
         "collected": 1, "submitted": 1, "declined": 1, "review": 1,
     }  # fmt: skip
-    assert got["collections_run_minor_units"][("collected", "GBP")] == 4900
+    assert got["collections_run_minor_units"][("GBP", "collected")] == 4900
     assert got["collections_run_finished_timestamp_seconds"][("run",)] > 1.7e9
     assert got["collections_run_succeeded"] == {("run",): 1}
     document = command("metrics", "--json").json

@@ -9,7 +9,8 @@ from functools import cache
 from collections_engine.store.db import Connection, rows_of
 from collections_engine.store.sqlfiles import sql_root
 
-SEVERITIES = ("broken", "person")
+BROKEN = "broken"
+SEVERITIES = (BROKEN, "person")
 _HEAD = re.compile(
     r"\A-- (?P<why>.+)\n-- severity: (?P<severity>\w+)\n-- fix: (?P<fix>.+)\n(?P<sql>[^\0]+)\Z"
 )

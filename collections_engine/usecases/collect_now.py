@@ -8,6 +8,7 @@ claim decides, so an ask that comes late, twice or beside a run is harmless.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -39,6 +40,8 @@ TIMER_SECONDS = 2.0
 AFTER_FAULT_SECONDS = 5.0
 PAGE = 100
 CONCURRENCY = 4
+BOOKS_HOLD_SECONDS = 60.0
+"""How long books that were found sound are not compared again."""
 EXPIRES = timedelta(hours=1)
 """An ask means now. What could not even begin in this time is not charged by surprise later."""
 FREE = "moved_on"
@@ -115,6 +118,7 @@ class Collector:
         self._context_for, self._environment, self._log = context_for, environment, log
         self._stopping, self._awake = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="collect-now", daemon=True)
+        self._books_hold_until = float("-inf")
         self._own: tuple[Connection, Connection] | None = None
 
     def start(self) -> None:
@@ -170,12 +174,17 @@ class Collector:
         if self._own is None:
             self._own = self._connect(), self._connect()
         try:
-            return prepare(
+            checked = time.monotonic() < self._books_hold_until
+            prepared = prepare(
                 self._own,
                 self._gateways,
                 lambda found: self._context_for(found, self._stopping.is_set),
                 environment=self._environment,
+                books_checked=checked,
             )
+            if not checked:
+                self._books_hold_until = time.monotonic() + BOOKS_HOLD_SECONDS
+            return prepared
         except Unavailable as error:
             self._log("collect_now.unavailable", reason=name_of(error))
             for found in asks:

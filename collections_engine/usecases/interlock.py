@@ -7,12 +7,14 @@ import secrets
 from datetime import UTC, datetime, timedelta
 
 from collections_engine.domain.errors import InterlockRefused, Paused, UsageError
-from collections_engine.store import control, identity, runs
+from collections_engine.store import checks, control, identity, runs
 from collections_engine.store.db import Connection
 from collections_engine.store.identity import Identity
 
 IDENTITY_PAUSE = "identity: "
 CLOCK_SLACK = timedelta(seconds=5)
+NAMED = 3
+"""How many broken rows a refusal names."""
 
 
 def new_identity() -> str:
@@ -35,6 +37,27 @@ def check_durable(connection: Connection) -> None:
         raise InterlockRefused(
             f"the server has {', '.join(faults)} not on, so an acknowledged intent could be lost;"
             " nothing was claimed. Set them on and run again."
+        )
+
+
+def check_books(connection: Connection) -> None:
+    """Refuse to charge while an invariant of the money is broken (the severity of `sql/checks`).
+
+    Each check is one statement and sees one moment. Its cost grows with the books; what is charged
+    on wrong books costs more.
+    """
+    broken = [
+        found
+        for check in checks.checks()
+        if check.severity == checks.BROKEN
+        for found in checks.run_check(connection, check)
+    ]
+    if broken:
+        said = "; ".join(f"{b.check.name}: {b.subject} {b.detail}" for b in broken[:NAMED])
+        more = f" and {len(broken) - NAMED} more" if len(broken) > NAMED else ""
+        raise InterlockRefused(
+            f"an invariant of the money is broken, so nothing was claimed or charged: {said}{more}."
+            " `collections doctor` lists all of it, and what to do; what was charged before stands."
         )
 
 

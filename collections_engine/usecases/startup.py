@@ -42,11 +42,15 @@ def prepare(
     *,
     environment: str,
     facts_only: bool = False,
+    books_checked: bool = False,
 ) -> Prepared:
     """Check database and accounts; raises InterlockRefused, Paused (4) or Unavailable (75).
 
     `facts_only`: a person's pause does not stop the gathering of facts; the permit refuses every
     charge by itself (P4). A pause by the interlock stops this too: it may be another's database.
+    Nor do broken books: what the provider tells may be what mends them.
+
+    `books_checked`: they were compared a moment ago, by a service that is asked often.
 
     `connections` are two of this process's own. An account out of reach is left out of the run
     (`context.stopped_accounts`), unless none is left.
@@ -58,6 +62,8 @@ def prepare(
     if not facts_only or interlock_paused(first):
         interlock.check_not_paused(first)
     interlock.check_clock(first)
+    if not facts_only and not books_checked:
+        interlock.check_books(first)
     context = context_for(found)
     foreign: dict[str, dict[str, int]] = {}
     orphans = booked = 0

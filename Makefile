@@ -10,7 +10,7 @@ PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test check format bench prove prove-orders prove-teeth prove-model mutants soak lock clean
+.PHONY: help venv demo test check format bench prove prove-orders prove-teeth prove-model mutants soak install-systemd lock clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -56,6 +56,20 @@ prove-model: $(STAMP) ## the protocol as a Spin model, each rule shown to be nee
 
 mutants: $(STAMP) ## mutants of the money kernel, Python and SQL (hours; resumable, ARGS=... names files)
 	$(BIN)/python -m tests.mutants $(ARGS)
+
+install-systemd: ## units and a place for settings into ROOT (default /); nothing is started or enabled
+	@install -d $(ROOT)/etc/systemd/system/collections-.service.d $(ROOT)/etc/collections
+	@install -d -m 0700 $(ROOT)/etc/collections/credentials
+	@install -m 0644 deploy/systemd/*.service deploy/systemd/*.timer $(ROOT)/etc/systemd/system
+	@install -m 0644 deploy/systemd/collections-.service.d/*.conf \
+		$(ROOT)/etc/systemd/system/collections-.service.d
+	@[ -e $(ROOT)/etc/collections/collections.toml ] || \
+		install -m 0644 collections.example.toml $(ROOT)/etc/collections/collections.toml
+	@[ -e $(ROOT)/etc/collections/environment ] || \
+		install -m 0600 /dev/null $(ROOT)/etc/collections/environment
+	@install -d $(ROOT)/usr/local/share/doc/collections
+	@install -m 0644 README.md deploy/RUNBOOK.md $(ROOT)/usr/local/share/doc/collections
+	@echo "Installed. Nothing was started. Next: deploy/RUNBOOK.md, Install."
 
 LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-header --quiet

@@ -22,10 +22,10 @@ from collections_engine.domain.errors import SettingsError
 from collections_engine.domain.money import MoneyError, parse_amount
 from collections_engine.domain.wallet import read_policy
 from collections_engine.gateways import signatures
-from collections_engine.settings_model import Calendar, ProviderAccount, Retry, Settings
+from collections_engine.settings_model import Calendar, Daemon, ProviderAccount, Retry, Settings
 from collections_engine.telemetry import passwords_in
 
-__all__ = ["Calendar", "ProviderAccount", "Retry", "Settings", "load"]
+__all__ = ["Calendar", "Daemon", "ProviderAccount", "Retry", "Settings", "load"]
 
 PREFIX = "COLLECTIONS_"
 TEST_PREFIX = "COLLECTIONS_TEST_"
@@ -46,14 +46,25 @@ def simulator_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
+def service_manager() -> tuple[str | None, float | None]:
+    """The socket on which systemd hears of this process, and its watchdog's patience in seconds."""
+    address, patience = os.environ.get("NOTIFY_SOCKET"), os.environ.get("WATCHDOG_USEC", "")
+    own = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+    seconds = int(patience) / 1_000_000 if patience.isdigit() and own else None
+    return address or None, seconds
+
+
 def load(environment: Mapping[str, str] | None = None) -> Settings:
     """Read file and environment; raises SettingsError with every fault."""
     return _Reader(os.environ if environment is None else environment).read()
 
 
-_TABLES = ("retry", "calendar", "provider_accounts", "caps", "wallet")
+_TABLES = ("retry", "calendar", "provider_accounts", "caps", "wallet", "daemon")
 _SIMPLE = tuple(n for n in Settings.model_fields if n not in ("database_url", *_TABLES))
 _OTHER = ("CONFIG", "DEBUG", "DATABASE_URL", "DATABASE_URL_FILE", "SIMULATOR_URL")
+
+
+_INNER: Mapping[str, type[BaseModel]] = {"retry": Retry, "calendar": Calendar, "daemon": Daemon}
 
 
 class _Reader:
@@ -79,7 +90,7 @@ class _Reader:
             elif key in table:
                 values[key] = table[key]
         values["home"] = Path(str(values.get("home") or _default_home(self.env))).expanduser()
-        values |= {key: table[key] for key in ("retry", "calendar") if key in table}
+        values |= {key: table[key] for key in ("retry", "calendar", "daemon") if key in table}
         if (url := self._database_url(table)) is not None:
             values["database_url"] = url
         accounts = self._accounts(table)
@@ -116,11 +127,12 @@ class _Reader:
             names = [str(part) for part in each["loc"]]
             path = where + ".".join(names)
             if each["type"] == "extra_forbidden":
-                inner = Calendar if names[0] == "calendar" else model
-                fields = (Retry if names[0] == "retry" else inner).model_fields
+                fields = _INNER.get(names[0], model).model_fields
                 self._unknown(f"the TOML key {path}", names[-1], list(fields))
             else:
                 text = each["msg"].removeprefix("Value error, ")
+                if each["type"] == "string_pattern_mismatch":
+                    text = "needs the five fields of a cron line, such as 15 6 * * *, or nothing"
                 self.faults.append(f"{self.origin.get(path, path)}: {text}")
 
     def _unknown(self, what: str, name: str, known: Sequence[str]) -> None:

@@ -84,6 +84,28 @@ class Calendar(_Frozen):
     due_convention: Convention = Convention.NONE
 
 
+CRON = r"^$|^\s*\S+(\s+\S+){4}\s*$"
+Cron = Annotated[str, Field(pattern=CRON)]
+"""Five fields as cron knows them, in the business zone; empty: never."""
+
+
+class Daemon(_Frozen):
+    """When `collections daemon` starts what; each is a command that cron could start as well."""
+
+    run: Cron = "15 6 * * *"
+    recover: Cron = "*/10 * * * *"
+    drain: Cron = "* * * * *"
+    fund: Cron = "30 5 * * *"
+    statement: Cron = "30 8 * * *"
+    doctor: Cron = "45 5 * * *"
+    report: Cron = ""
+    report_file: str = ""
+    """Where the report of yesterday is written (HTML); `report` needs it."""
+    metrics: Cron = ""
+    metrics_file: str = ""
+    """Where the figures are written; `metrics` needs it."""
+
+
 class Settings(_Frozen):
     """All settings; `caps` holds minor units keyed `<account> <currency>`."""
 
@@ -104,6 +126,7 @@ class Settings(_Frozen):
     provider_accounts: Mapping[str, ProviderAccount] = Field(default_factory=dict)
     caps: Mapping[str, int] = Field(default_factory=dict)
     wallet: WalletPolicy = WalletPolicy()
+    daemon: Daemon = Daemon()
 
     @field_validator("timezone")
     @classmethod

@@ -209,7 +209,7 @@ def test_a_run_is_told_as_it_was(
     "asked",
     [
         ("day", "2026-02-30"),
-        ("day", "yesterday"),
+        ("day", "tomorrow"),
         ("day", "2999-01-01"),
         ("month", "2026-13"),
         ("month", "2999-01"),

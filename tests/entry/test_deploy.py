@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import os
 import re
 import shutil
 import subprocess
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
 CRONTAB = ROOT / "crontab.example"
 UNITS = ROOT / "deploy" / "systemd"
-SERVICES = sorted(UNITS.glob("*.service"))
+COMMON = UNITS / "collections-.service.d" / "10-common.conf"
+ALERT = UNITS / "collections-alert@.service"
+SERVICES = sorted(set(UNITS.glob("*.service")) - {ALERT})
+STAYS = ("serve", "daemon")
 TIMERS = sorted(UNITS.glob("*.timer"))
 PAST = "2026-05-01"
 
@@ -60,6 +64,7 @@ def on_this_machine(shell: str, tmp_path: Path, command: Command) -> str:
         ("/usr/local/bin/collections", str(program)),
         ("/etc/collections/environment", str(environment)),
         ("/var/log/collections", str(logs)),
+        ("/var/lib/collections", str(logs)),
     ):
         shell = shell.replace(installed, here)
     return shell
@@ -142,29 +147,96 @@ def test_services_start_what_the_command_line_knows(path: Path) -> None:
     service = unit(path)["Service"]
     program, *words = service["ExecStart"].split()
     assert program == "/usr/local/bin/collections"
-    asked = [sys.executable, "-m", "collections_engine", words[0], "--help"]
+    group = [w for w in words[:2] if not w.startswith("-")]
+    asked = [sys.executable, "-m", "collections_engine", *group, "--help"]
     shown = subprocess.run(asked, capture_output=True, text=True, cwd=ROOT, check=True)
-    assert all(word in shown.stdout for word in words[1:])
-    if words[0] == "serve":  # it stays up, and is started again unless that would not help
-        assert (service["Type"], service["Restart"]) == ("exec", "always")
+    assert all(word in shown.stdout for word in words if word.startswith("--"))
+    if words[0] in STAYS:  # it stays up, and is started again unless that would not help
+        assert service["Restart"] == "always"
+        assert service["Type"] == ("notify" if words[0] == "daemon" else "exec")
         assert service["RestartPreventExitStatus"] == "2 4"
     else:
         assert (service["Type"], service["SuccessExitStatus"]) == ("oneshot", "3")
-    assert service["EnvironmentFile"].startswith("/")  # a leading - would run without its settings
+        assert path.with_suffix(".timer") in TIMERS
+    assert unit(path)["Unit"]["OnFailure"] == "collections-alert@%n.service"
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed here")
+def test_the_units_share_settings_secrets_and_sandbox() -> None:
+    """No unit runs without its settings or waits for ever; secrets come as credentials (B36)."""
+    text = COMMON.read_text()
+    common = unit(COMMON)["Service"]
+    assert common["EnvironmentFile"].startswith("/")  # a leading - would run without its settings
+    assert "LoadCredential=database_url:/etc/collections/credentials/database_url" in text
+    assert "COLLECTIONS_DATABASE_WAIT_SECONDS=60" in text
+    assert not re.search(r"(API_KEY|SECRET|PASSWORD)=", text)
+    assert common["User"] == "collections"
+
+
+def installed_units(root: Path) -> Path:
+    """`make install-systemd`, as README says, into a root; the program is a stand-in."""
+    for _ in range(2):  # again changes nothing
+        done = subprocess.run(
+            ["make", "--silent", "install-systemd", f"ROOT={root}"],
+            cwd=ROOT, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    program = root / "usr/local/bin/collections"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    return root / "etc/systemd/system"
+
+
+def test_installing_again_keeps_what_was_edited(tmp_path: Path) -> None:
+    """B45: once or three times, there is one of each; a file of settings is never overwritten."""
+    units = installed_units(tmp_path)
+    environment = tmp_path / "etc/collections/environment"
+    assert environment.stat().st_mode & 0o777 == 0o600
+    environment.write_text("COLLECTIONS_TIMEZONE=Europe/London\n")
+    before = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*"))
+    installed_units(tmp_path)
+    assert environment.read_text() == "COLLECTIONS_TIMEZONE=Europe/London\n"
+    assert sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*")) == before
+    shipped = {p.name for p in [*SERVICES, *TIMERS, ALERT]}
+    assert {p.name for p in units.glob("*.*") if p.is_file()} == shipped
+
+
+needs_systemd = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd is not installed here"
+)
+
+
+@needs_systemd
 def test_systemd_reads_the_units_without_a_word(tmp_path: Path) -> None:
     """`systemd-analyze verify` finds nothing to say, once the program stands where they look."""
-    for path in [*SERVICES, *TIMERS]:
+    for path in [*SERVICES, *TIMERS, ALERT]:
         text = path.read_text().replace("/usr/local/bin/collections", "/bin/true")
         (tmp_path / path.name).write_text(text)
+    (tmp_path / COMMON.parent.name).mkdir()
+    shutil.copy(COMMON, tmp_path / COMMON.parent.name)
     names = [str(tmp_path / path.name) for path in [*SERVICES, *TIMERS]]
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", *names],
         capture_output=True,
         text=True,
         check=False,
+        env={"PATH": os.environ["PATH"], "SYSTEMD_UNIT_PATH": f"{tmp_path}:"},
     )
     ours = [line for line in done.stderr.splitlines() if "collections-" in line]
     assert ours == []
+
+
+@needs_systemd
+@pytest.mark.parametrize("path", SERVICES, ids=lambda p: p.name)
+def test_the_sandbox_is_tight(path: Path, tmp_path: Path) -> None:
+    """`systemd-analyze security`: an exposure below 2.0 for each."""
+    installed_units(tmp_path)
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", f"--root={tmp_path}", path.name],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = re.search(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
+    assert found is not None, done.stderr
+    assert float(found[1]) < 2.0, done.stdout

@@ -15,7 +15,7 @@ from collections_engine.domain.errors import UsageError
 from collections_engine.entry.cli.app import command_options, example, open_engine
 from collections_engine.entry.cli.metrics import replace
 from collections_engine.entry.cli.output import Table, emit, fields, table
-from collections_engine.entry.cli.run_options import read_day
+from collections_engine.entry.cli.run_options import read_past_day
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,12 +61,12 @@ def report() -> None:
 
 
 @report.command("day", epilog=example("collections report day 2026-11-30 --html report.html"))
-@click.argument("day", metavar="DAY", callback=read_day)
+@click.argument("day", metavar="DAY", callback=read_past_day)
 @html_option
 @csv_option
 @command_options
 def day_command(day: date, html_file: Path | None, csv_file: Path | None) -> int:
-    """Report on one day (YYYY-MM-DD)."""
+    """Report on one day: YYYY-MM-DD, today or yesterday."""
     from collections_engine.usecases import report as usecase
 
     return _period(

@@ -33,9 +33,23 @@ def read_day(
         raise click.BadParameter("that day does not exist.") from None
 
 
+def read_past_day(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> date | None:
+    """Read a date, or `today` or `yesterday`: days of the business zone, for jobs on a schedule."""
+    if value not in ("today", "yesterday"):
+        return read_day(context, parameter, value)
+    from datetime import timedelta
+
+    from collections_engine.entry.cli.app import load_settings
+    from collections_engine.wiring import business_today
+
+    return business_today(load_settings()) - timedelta(days=value == "yesterday")
+
+
 def day_option(*names: str, **settings: Any) -> Callable[[Function], Function]:
     """Make an option that holds a date."""
-    return click.option(*names, metavar="YYYY-MM-DD", callback=read_day, **settings)
+    return click.option(*names, metavar="YYYY-MM-DD", **{"callback": read_day, **settings})
 
 
 @dataclass(frozen=True, slots=True)

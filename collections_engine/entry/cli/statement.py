@@ -12,7 +12,7 @@ from collections_engine.entry.cli.acting import NEEDS_A_PERSON, desk_context
 from collections_engine.entry.cli.app import command_options, example, open_engine
 from collections_engine.entry.cli.exceptions import document, shown
 from collections_engine.entry.cli.output import emit, table
-from collections_engine.entry.cli.run_options import day_option
+from collections_engine.entry.cli.run_options import day_option, read_past_day
 
 if TYPE_CHECKING:
     from collections_engine.domain.gateway import Gateway
@@ -29,8 +29,16 @@ def statement() -> None:
 
 
 account_option = click.option("--account", metavar="NAME", help="Only this provider account.")
-first_option = day_option("--from", "first", required=True, help="First day, included.")
-last_option = day_option("--to", "last", required=True, help="Last day, included.")
+first_option = day_option(
+    "--from",
+    "first",
+    required=True,
+    callback=read_past_day,
+    help="First day, included; or yesterday.",
+)
+last_option = day_option(
+    "--to", "last", required=True, callback=read_past_day, help="Last day, included; or yesterday."
+)
 
 
 @statement.command(epilog=example("collections statement fetch --from 2026-05-01 --to 2026-05-31"))

@@ -161,13 +161,18 @@ def _unbooked_of(s: Situation, p: ProviderPayment) -> list[Fact]:
             kinds.append((FactKind.DISPUTE_OPENED, p.amount_minor - p.refunded_minor))
         if not p.disputed and booked.dispute_open and s.contract.lookup is LookupKind.STRONG:
             kinds.append((FactKind.DISPUTE_WON, booked.disputed_minor))
-    elif p.status is PaymentStatus.DECLINED and booked.collected_minor is not None:
+    elif p.status is PaymentStatus.DECLINED and (
+        booked.collected_minor is not None or p.refunded_minor
+    ):
+        unheard = booked.collected_minor is None  # what was given back had been collected (P15)
+        if unheard:
+            kinds.append((FactKind.COLLECTED, None))
         lost = p.disputed or p.decline_code == "dispute_lost"
         if p.refunded_minor > booked.refunded_minor:  # first: what was given back was not lost
             kinds.append((FactKind.REFUNDED, p.refunded_minor))
         if lost and not booked.dispute_lost:
             kinds.append((FactKind.DISPUTE_LOST, p.amount_minor - p.refunded_minor))
-        elif not lost and (booked.net_minor > 0 or booked.dispute_open):
+        elif not lost and (unheard or booked.net_minor > 0 or booked.dispute_open):
             kinds.append((FactKind.FAILED_LATE, None))
     return [
         fact(

@@ -140,6 +140,7 @@ BEGIN
          instalment_id = COALESCE(excluded.instalment_id, e.instalment_id), currency = excluded.currency,
          opened_at = CASE WHEN e.state = 'resolved' THEN engine_now() ELSE e.opened_at END,
          state = 'open', resolved_at = NULL, resolved_by = NULL, resolution = NULL, resolved_how = NULL
-   WHERE NOT (e.state = 'resolved' AND e.resolved_how = 'person' AND e.evidence = excluded.evidence)
+   WHERE NOT (e.state = 'resolved' AND e.resolved_how = 'person' AND e.evidence = excluded.evidence
+              AND e.amount_at_risk = excluded.amount_at_risk)
   RETURNING e.id, e.found = 1;
 END $$;

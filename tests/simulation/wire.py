@@ -58,9 +58,12 @@ class Rail:
         self.host = _Host(router.handle, self.world.clock.http_date)
 
     def set_time(self, moment: datetime) -> None:
-        """Set its clock, and do what has become due."""
-        self.world.clock.set_now(round(moment.timestamp() * MICROS), frozen=True)
-        self.world.run_timers()
+        """Set its clock; what becomes due on the way happens, and is dated, when it is due."""
+        now = round(moment.timestamp() * MICROS)
+        while (due := self.world.timers.next_due()) is not None and due <= now:
+            self.world.clock.set_now(max(due, self.world.clock.now()), frozen=True)
+            self.world.run_timers()
+        self.world.clock.set_now(now, frozen=True)
 
     def books(self) -> dict[str, Any]:
         """Movements and requests, as the control endpoint shows them."""

@@ -209,7 +209,9 @@ def to_book(s: Situation, p: ProviderPayment) -> bool:
         won = b.dispute_open and not p.disputed and s.contract.lookup is LookupKind.STRONG
         dispute = won or (p.disputed and not b.dispute_open)
         return b.collected_minor is None or p.refunded_minor > b.refunded_minor or dispute
-    if p.status is DECLINED and b.collected_minor is not None:
+    if p.status is DECLINED and b.collected_minor is None:
+        return p.refunded_minor > 0  # it came, or nothing could have been given back
+    if p.status is DECLINED:
         lost = p.disputed or p.decline_code == "dispute_lost"
         ended = not b.dispute_lost if lost else left(b) > 0 or b.dispute_open
         return ended or p.refunded_minor > b.refunded_minor

@@ -20,7 +20,7 @@ from uuid import UUID
 from collections_engine.domain.claim import Claim, ClaimAsk, PermitAsk
 from collections_engine.domain.gateway import Lookup, LookupQuestion
 from collections_engine.simulator.records import Payment
-from tests.simulation.nature import counts, may_collect, weighs
+from tests.simulation.nature import came_again, counts, may_collect, weighs
 from tests.simulation.rails import BLIND, LIES, hidden_for, key_life, key_replays
 from tests.simulation.scheduler import Actor
 from tests.simulation.wire import Rail
@@ -373,9 +373,11 @@ class Judge:
             unheard = state["claimed_by"] is not None and (
                 self._story.kinds[row.provider_account] in BLIND
             )
-            # A payment that is presented again has two lives; the engine shows it to a person.
+            # A payment that is presented again has two lives; the engine shows it to a person, once
+            # it hears of the second: of a row that is over, by the next attempt or a statement.
             kind = self._story.kinds[row.provider_account]
-            unheard |= kind == "represents" and state["review_reason"] is not None
+            over = state["status"] == "failed" and any(came_again(self._story, p) for p in paid)
+            unheard |= kind == "represents" and (state["review_reason"] is not None or over)
             if state["status"] == "cancelled" or strange or unheard:
                 continue
             counted = sum(counts(p) for p in paid if p.id in booked or p.status == "collected")

@@ -81,6 +81,12 @@ def may_collect(story: Story, request: dict[str, Any]) -> bool:
     )
 
 
+def came_again(story: Story, payment: Payment) -> bool:
+    """Whether a payment was collected more than once: presented again after it had failed."""
+    moved = [m for rail in story.rails.values() for m in rail.books()["movements"]]
+    return [m["type"] for m in moved if m["payment_id"] == payment.id].count("collect") > 1
+
+
 def another_row(story: Story) -> None:
     """Another instalment becomes due."""
     if len(story.rows) < MOST_ROWS:

@@ -233,7 +233,7 @@ def _only_ours(account: str, o: Ours, edges: Edges) -> Verdict:
         o.currency,
         o.payment_id,
         o.instalment_id,
-        {"credited": o.collected_minor},
+        {"credited": o.collected_minor, "net": o.net_minor},
     )
 
 

@@ -53,9 +53,12 @@ FILL = (
         " 0, 'GBP', 'paid' FROM line"
     ),
     (
-        "INSERT INTO payment_requests (id, instalment_id, attempt, idempotency_key, amount, currency,"
-        " mandate_ref, provider_account, reference, state, sendings, sent_at, permit_id, permit_until,"
-        " body, body_sha256, close_reason, closed_at) SELECT request, id, 1, 'col-' || g, 1000, 'GBP',"
+        "INSERT INTO payment_requests (id, instalment_id, attempt,"
+        " idempotency_key, amount, currency,"
+        " mandate_ref, provider_account, reference, state, sendings, sent_at,"
+        " permit_id, permit_until,"
+        " body, body_sha256, close_reason, closed_at) SELECT request, id, 1,"
+        " 'col-' || g, 1000, 'GBP',"
         " mandate, '{account}', '{identity}-' || replace(id::text, '-', ''), 'collected', 1, at,"
         " gen_random_uuid(), at, 'x', 'x', 'provider_collected', at FROM line"
     ),
@@ -68,7 +71,8 @@ FILL = (
     (
         "INSERT INTO ledger_transactions (provider_account, external_movement_id, movement,"
         " payment_id, instalment_id, request_id, amount, currency, applied, source, mandate_ref,"
-        " occurred_at, booked_at) SELECT '{account}', payment, 'collect', payment, id, request, 1000,"
+        " occurred_at, booked_at) SELECT '{account}', payment, 'collect',"
+        " payment, id, request, 1000,"
         " 'GBP', 1000, 'answer', mandate, at, at FROM line"
     ),
     (
@@ -78,11 +82,13 @@ FILL = (
     ),
     # Five payments that we do not know, and five of ours that are not shown.
     (
-        "INSERT INTO statement_payments (statement_id, payment_id, reference, identity, instalment_id,"
+        "INSERT INTO statement_payments (statement_id, payment_id, reference,"
+        " identity, instalment_id,"
         " request_id, amount, currency, mandate_ref, status, refunded_amount, disputed,"
         " provider_created_at) SELECT '{statement}', CASE WHEN g <= 5 THEN 'zzz_' || g ELSE payment"
         " END, '{identity}-' || replace(CASE WHEN g <= 5 THEN gen_random_uuid() ELSE id END::text,"
-        " '-', ''), '{identity}', CASE WHEN g <= 5 THEN NULL ELSE id END, CASE WHEN g <= 5 THEN NULL"
+        " '-', ''), '{identity}', CASE WHEN g <= 5 THEN NULL ELSE id END, CASE"
+        " WHEN g <= 5 THEN NULL"
         " ELSE request END, 1000, 'GBP', mandate, 'collected', 0, false, at FROM line"
     ),
 )

@@ -54,11 +54,13 @@ def checked(line: str) -> None:
         for name in (*p.opts, *p.secondary_opts)
     }  # fmt: skip
     arguments = [p for p in command.params if isinstance(p, click.Argument)]
-    plain = 0
+    plain, given_ones = 0, set[str]()
+    speaks_of = not words  # a name alone is no call
     while words:
         word = words.pop(0)
         if word.startswith("-"):
             name, _, value = word.partition("=")
+            given_ones.add(name)
             assert name in options, f"{line!r}: {name} is no option of {command.name}"
             option = options[name]
             if not option.is_flag and not value:
@@ -69,6 +71,9 @@ def checked(line: str) -> None:
         else:
             plain += 1
     assert plain <= len(arguments) or not arguments, line
+    wanted = [p for p in command.params if isinstance(p, click.Option) and p.required]
+    missing = [p.opts[0] for p in wanted if not given_ones & set(p.opts)]
+    assert speaks_of or not missing, f"{line!r} lacks {missing}"
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -374,6 +374,13 @@ class Story:
         seen = state["has_open_chargeback"] or self._before[row.id] is not None
         if kind not in KEYED or row.id in self._late or seen:
             return frozenset({reason})
+        refused = self.stage.judge.execute(
+            "SELECT count(*) FROM payment_requests WHERE instalment_id = %s"
+            " AND close_reason = 'refused_invalid' AND NOT refusal_freed",
+            (row.id,),
+        ).fetchone()
+        if refused is not None and refused[0]:  # it waits to be freed, whatever came in between
+            return BY_EVIDENCE | {"earlier_request_unresolved"}
         return BY_EVIDENCE
 
     def _final_state(self) -> None:

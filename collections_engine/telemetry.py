@@ -1,24 +1,6 @@
 """Logging: JSON lines on standard error, readable lines on a terminal, and no secret in either.
 
-Event names are stable; programs may look for them:
-
-    run.started        a run or pass begins          run.finished    its figures
-    run.stopping       a stop signal was obeyed      row.fault       one row failed, others go on
-    charge.answered    one sending's answer          fact.booked     a fact about money was applied
-    row.left           a row stays for a later look  row.review      a row waits for a person
-    permit.refused     a guard refused a sending
-    database.migrated  the embedded database was brought up to date
-    database.waiting   the server is not reachable yet; tried again for a while
-    account.foreign    a provider account holds payments of other identities (counted, not booked)
-    account.orphan     a payment under our reference, of an instalment that is not here
-    account.by_hand    facts booked from payments that were heard of before the first claim
-    account.stopped    a provider account was left out of this run
-    serve.ready        webhooks are taken            serve.stopped     no more are taken
-    webhook.refused    a delivery is not proven to be the provider's
-    webhook.unstored   the database could not take a delivery; the provider was told to repeat it
-    webhook.applied    what became of a stored event webhook.failed    it is tried again, or dead
-    inbox.waiting      stored events cannot be applied for now
-    identity.adopted   a person said what this copy of the database is
+Event names are stable, programs may look for them: `EVENTS` names each and what it says.
 
 Redaction works on what is written, not on what was meant: secrets that the settings hold, values
 under telling names, connection strings, bearer tokens, account and card numbers, e-mail addresses
@@ -36,6 +18,56 @@ from typing import Any, TextIO
 from urllib.parse import unquote
 
 import structlog
+
+EVENTS: Mapping[str, str] = {
+    "account.by_hand": "facts booked from payments that were heard of before the first claim",
+    "account.foreign": "a provider account holds payments of other identities; none was booked",
+    "account.orphan": "a payment under our reference, of an instalment that is not here",
+    "account.stopped": "a provider account was left out of this run",
+    "api.fault": "a request of the API met an unexpected fault",
+    "charge.answered": "one sending's answer",
+    "collect_now.ended": "what became of an instalment that was asked for",
+    "collect_now.fault": "asks could not be worked off; they are tried again",
+    "collect_now.refused": "asks were refused by a guard",
+    "collect_now.unavailable": "asks wait for a dependency",
+    "collect_now.waiting": "asks cannot be worked off for now",
+    "daemon.job": "a job has ended, with its exit code",
+    "daemon.missed": "a start that was missed is made up for",
+    "daemon.started": "the schedule stands",
+    "daemon.state_not_written": "the times of the last starts could not be kept",
+    "daemon.stopped": "all jobs have ended",
+    "daemon.stopping": "jobs under way were told to stop",
+    "database.migrated": "the embedded database was brought up to date",
+    "database.waiting": "the server is not reachable yet; tried again for a while",
+    "fact.booked": "a fact about money was applied",
+    "fact.recorded": "a person recorded a fact about money",
+    "http.fault": "a request met an unexpected fault",
+    "identity.adopted": "a person said what this copy of the database is",
+    "inbox.waiting": "stored events cannot be applied for now",
+    "library.log": "a library's own warning",
+    "permit.refused": "a guard refused a sending",
+    "review.released": "a person freed a row",
+    "row.fault": "one row failed, the others go on",
+    "row.left": "a row stays for a later look",
+    "row.review": "a row waits for a person",
+    "run.finished": "a run's figures",
+    "run.started": "a run or pass begins",
+    "run.stopping": "a stop signal was obeyed",
+    "serve.ready": "webhooks are taken",
+    "serve.stopped": "no more are taken",
+    "statement.compared": "both books of an account were compared",
+    "statement.not_asked": "a payment could not be asked for anew",
+    "verdict.collected": "a person's verdict: collected",
+    "verdict.not_collected": "a person's verdict: not collected, proposed or given",
+    "webhook.applied": "what became of a stored event",
+    "webhook.differs": "an event was told again with other contents",
+    "webhook.failed": "an event could not be applied; it is tried again, or dead",
+    "webhook.not_followed": "an open request could not be looked up after its event",
+    "webhook.one_by_one": "a batch of events failed and is applied singly",
+    "webhook.refused": "a delivery is not proven to be the provider's",
+    "webhook.unstored": "the database could not take a delivery; the provider repeats it",
+}
+"""Every event of the log and what it says."""
 
 MASK = "[redacted]"
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}

@@ -141,15 +141,6 @@ TABLE: dict[str, tuple[Situation, Lookup, Callable[[Decision], bool]]] = {
         at(request(3), KEPT, books=[book("p2", dispute_open=True, disputed_minor=AMOUNT)]),
         seen(pay("p2", KEPT, status=DECLINED, decline_code="dispute_lost")), books(FK.DISPUTE_LOST),
     ),
-    "declined in the end after a refund, and never heard of as collected": (
-        at(SENT),
-        seen(pay("p1", SENT, status=DECLINED, decline_code="dispute_lost", refunded_minor=900)),
-        books(FK.COLLECTED, FK.REFUNDED, FK.DISPUTE_LOST),
-    ),
-    "failed after a refund, and never heard of as collected": (
-        at(SENT), seen(pay("p1", SENT, status=DECLINED, refunded_minor=900)),
-        books(FK.COLLECTED, FK.REFUNDED, FK.FAILED_LATE),
-    ),
     "three at once, oldest first": (
         at(SENT, KEPT, books=[book("p2")]),
         seen(pay("p2", KEPT, refunded_minor=1, disputed=True), pay("p3", SENT)),

@@ -31,3 +31,17 @@ def test_a_refund_is_booked_before_the_dispute_that_was_lost_after_it() -> None:
     }  # fmt: skip
     assert kinds({}, **shown) == [FactKind.REFUNDED, FactKind.DISPUTE_LOST]
     assert kinds({"refunded_minor": oracle.AMOUNT}, **shown) == [FactKind.DISPUTE_LOST]
+
+
+def test_what_was_given_back_had_been_collected() -> None:
+    """Declined in the end after a refund, and never heard of before: all of it is booked (P15)."""
+    own = oracle.request(3)
+    for code, end in (
+        ("dispute_lost", FactKind.DISPUTE_LOST),
+        ("failed_late", FactKind.FAILED_LATE),
+    ):
+        shown = oracle.pay("p", own, status=oracle.DECLINED, decline_code=code, refunded_minor=900)
+        facts = unbooked(oracle.at(own), [shown])
+        assert [f.kind for f in facts] == [FactKind.COLLECTED, FactKind.REFUNDED, end]
+    plain = oracle.pay("p", own, status=oracle.DECLINED, decline_code="insufficient_funds")
+    assert unbooked(oracle.at(own), [plain]) == ()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import psycopg
 
     from tests.conftest import Connect
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tests.support.command import Command
 
 PAST = "2026-05-01"
+TODAY = datetime.now(UTC).date().isoformat()
 CANARIES = {
     "password": "S3cr3tPw!",
     "key": "sk_live_XYZ123",
@@ -50,6 +51,45 @@ def test_no_canary_leaves_the_process(
     done += [command("run"), command("db", "url"), command("db", "status", "--json")]
     written = "".join(d.out + d.err for d in done) + json.dumps(stored_texts(connect()))
     assert not [name for name, canary in CANARIES.items() if canary in written]
+
+
+def test_no_canary_is_in_a_report_a_figure_or_the_servers_list(
+    command: Command, rail: Rail, database: str, connect: Connect, tmp_path: Path
+) -> None:
+    """B52, I12: reports, figures, lists, the check-up, the server's own list, process arguments."""
+    joint = "&" if "?" in database else "?"
+    command.variables |= {
+        "COLLECTIONS_DATABASE_URL": f"{database}{joint}password={CANARIES['password']}",
+        "COLLECTIONS_SIMULATOR_API_KEY": CANARIES["key"],
+        "COLLECTIONS_LOG_LEVEL": "debug",
+    }
+    path = tmp_path / "schedule.csv"
+    head = "external_ref,customer_ref,mandate_ref,due_date,amount,currency"
+    path.write_text(f"{head}\ni-1,{CANARIES['telephone']},{CANARIES['iban']},{PAST},9.00,GBP\n")
+    assert command("import", str(path)).code == 0
+    rail.fault("hold", on="charge", phase="after", times=1)
+    running = command.start("run", "--json")
+    rail.wait("held")
+    seen = connect().execute("SELECT query, application_name FROM pg_stat_activity").fetchall()
+    arguments = Path(f"/proc/{running.pid}/cmdline").read_bytes().decode()
+    rail.control("release")
+    out, err = running.communicate(timeout=60)
+    page = tmp_path / "page.html"
+    done = [
+        command("report", "day", "today", "--html", str(page)),
+        command("report", "month", TODAY[:7], "--json"),
+        command("report", "run", "last", "--json"),
+        command("metrics", "--checks"),
+        command("doctor", "--json"),
+        command("statement", "compare", "--from", "yesterday", "--to", "yesterday", "--json"),
+        command("webhooks", "list", "--json"),
+        command("wallet", "fund", "--json"),
+    ]
+    written = "".join(d.out + d.err for d in done) + page.read_text() + out + err
+    keys = [q["idempotency_key"] for q in rail.requests()]
+    everywhere = written + json.dumps(seen) + arguments + json.dumps(keys)
+    assert not [name for name, canary in CANARIES.items() if canary in everywhere]
+    assert "collected" in written
 
 
 def stored_texts(connection: psycopg.Connection[Any]) -> list[Any]:

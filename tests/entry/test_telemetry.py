@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import logging
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
 
 from collections_engine import telemetry
+from tests.support.command import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+LOGGING = ("info", "warning", "error", "exception", "debug", "log", "_log")
 CANARIES = {
     "dsn": "S3cr3tPw!",
     "api key": "sk_live_XYZ123",
@@ -113,3 +117,24 @@ def test_a_text_stream_gets_lines_for_people() -> None:
     assert "quiet" not in stream.getvalue()
     assert "loud" in stream.getvalue()
     assert "Zoë" in stream.getvalue()
+
+
+def logged() -> set[str]:
+    """The names of events that the package logs, read from its source."""
+    found = set()
+    for path in (ROOT / "collections_engine").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or not node.args:
+                continue
+            called = node.func
+            name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+            first = node.args[0]
+            if name in LOGGING and isinstance(first, ast.Constant) and isinstance(first.value, str):
+                found.add(first.value)
+    return {name for name in found if re.fullmatch(r"[a-z_]+\.[a-z_]+", name)}
+
+
+def test_every_event_has_a_stable_name() -> None:
+    """What is logged is listed with its meaning, and nothing is listed that is never logged."""
+    by_others = {"library.log", "run.stopping"}  # said by a handler and by a thread
+    assert logged() | by_others == set(telemetry.EVENTS)

@@ -374,7 +374,7 @@ class Judge:
                 self._story.kinds[row.provider_account] in BLIND
             )
             # A payment that is presented again has two lives; the engine shows it to a person, once
-            # it hears of the second: of a row that is over, by the next attempt or a statement.
+            # it hears of the second.
             kind = self._story.kinds[row.provider_account]
             over = state["status"] == "failed" and any(came_again(self._story, p) for p in paid)
             unheard |= kind == "represents" and (state["review_reason"] is not None or over)
@@ -384,10 +384,8 @@ class Judge:
             counted += cash[row.id] - again[row.id]
             owes = max(0, row.amount_minor - counted)
             if state["outstanding_amount"] != owes:
-                yield (
-                    f"P15: {row.external_ref} owes {state['outstanding_amount']}, by the gateway's"
-                    f" books {owes}"
-                )
+                said = state["outstanding_amount"]
+                yield f"P15: {row.external_ref} owes {said}, by the gateway's books {owes}"
 
     def _stranded(self) -> Iterator[str]:
         """I13: final, or a person sees it; on a keyed rail with no such excuse, final."""

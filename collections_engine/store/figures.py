@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import date, datetime
 from typing import Any
 
 from collections_engine.store.db import Connection, one, rows_of
@@ -47,3 +47,14 @@ def paused(connection: Connection) -> list[dict[str, Any]]:
 def conflicts(connection: Connection) -> dict[str, Any]:
     """How many facts and events were ever told with other contents."""
     return one(connection, query("figures", "conflicts")) or {"facts": 0, "events": 0}
+
+
+def rights(connection: Connection) -> dict[str, Any]:
+    """What this session's role could do beyond its work."""
+    return one(connection, query("figures", "rights")) or {}
+
+
+def first_collect(connection: Connection) -> datetime | None:
+    """When the first collect was booked."""
+    found = one(connection, query("figures", "first_collect"))
+    return found["booked_at"] if found else None

@@ -15,12 +15,22 @@ from uuid import UUID
 from collections_engine.domain.errors import EngineError
 from collections_engine.domain.gateway import Gateway, GatewayUnreachable, LookupQuestion
 from collections_engine.domain.request import reference
-from collections_engine.store import checks, control, desk, identity, migrate
+from collections_engine.store import (
+    checks,
+    control,
+    desk,
+    figures,
+    identity,
+    inbox,
+    migrate,
+)
 from collections_engine.store.db import Connection
 from collections_engine.usecases import interlock
 
 CLOCK_TOLERANCE = timedelta(minutes=2)
 RUN_EXPECTED_EVERY = timedelta(hours=36)
+STATEMENT_EXPECTED_EVERY = timedelta(days=3)
+INBOX_MAY_WAIT = timedelta(minutes=10)
 _NOBODY = UUID(int=0)
 
 
@@ -75,7 +85,9 @@ def diagnose(
                 "set COLLECTIONS_SIMULATOR_URL or [provider_accounts.…]",
             )
         )
+    findings += _rights(first)
     findings += _work(first, day)
+    findings += _jobs(first, gateways)
     return findings
 
 
@@ -196,3 +208,43 @@ def _work(connection: Connection, day: date) -> Iterator[Finding]:
         )
         text = f"{when}, and {counts['due_now']} rows are due"
         yield _finding("run", "schedule", text, "is cron (or the daemon) running? collections run")
+
+
+def _rights(connection: Connection) -> Iterator[Finding]:
+    """Whether the role could write in the books past the functions that are meant for it."""
+    held = figures.rights(connection)
+    role = held.get("role", "")
+    if held.get("superuser") or held.get("owner"):
+        what = "is a superuser" if held["superuser"] else "owns the tables"
+        text = f"works as {role}, who {what}; a role of its own could do less by mistake"
+        fix = "collections db grants prints the roles; name one in COLLECTIONS_DATABASE_URL"
+        yield _finding("grants", "database", text, fix, Severity.NOTE)
+    elif held.get("edits_books"):
+        text = f"{role} may edit what is booked"
+        yield _finding("grants", "database", text, "run the statements of collections db grants")
+
+
+def _jobs(connection: Connection, gateways: Mapping[str, Gateway]) -> Iterator[Finding]:
+    """Whether the other jobs are done: stored events applied, books compared (P17)."""
+    states, lag = inbox.figures(connection)
+    if lag > INBOX_MAY_WAIT.total_seconds():
+        text = f"stored events wait for {lag / 60:.0f} minutes"
+        yield _finding("inbox", "schedule", text, "collections webhooks drain, or serve")
+    if dead := states.get("dead", 0):
+        text = f"{dead} stored events could not be applied; their rows are not charged"
+        fix = "collections webhooks list --state dead; mend it, then replay"
+        yield _finding("inbox", "webhooks", text, fix)
+    first = figures.first_collect(connection)
+    now, _ = identity.clock(connection)
+    told = {row["provider_account"]: row["finished"] for row in figures.statements(connection)}
+    for name in gateways:
+        at = told.get(name)
+        since = now.timestamp() - at if at is not None else None
+        limit = STATEMENT_EXPECTED_EVERY
+        unheard = first is not None and now - first > limit and name not in told
+        if unheard or (since is not None and since > limit.total_seconds()):
+            text = "its books were never compared with ours"
+            if since is not None:
+                text = f"its books were last compared with ours {since / 86_400:.0f} days ago"
+            fix = "collections statement compare --from yesterday --to yesterday"
+            yield _finding("statement", name, text, fix)

@@ -46,3 +46,13 @@ SELECT scope, paused FROM engine_control ORDER BY scope
 -- name: conflicts()
 -- Facts and events that were told again with other contents; they are never forgotten, so this only grows.
 SELECT (SELECT count(*) FROM fact_conflicts) AS facts, (SELECT count(*) FROM inbox_conflicts) AS events
+
+-- name: rights()
+-- What the role of this session could do beyond its work: everything, or write in the books past our functions.
+SELECT current_user AS role, r.rolsuper AS superuser, pg_has_role(current_user, c.relowner, 'USAGE') AS owner,
+       has_table_privilege(c.oid, 'UPDATE') OR has_table_privilege(c.oid, 'DELETE') AS edits_books
+  FROM pg_roles r, pg_class c WHERE r.rolname = current_user AND c.oid = to_regclass('ledger_entries')
+
+-- name: first_collect()
+-- Since when there is anything to compare.
+SELECT booked_at FROM ledger_transactions WHERE movement = 'collect' ORDER BY id LIMIT 1

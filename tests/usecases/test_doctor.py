@@ -193,3 +193,41 @@ def test_a_copy_is_said_and_nothing_is_paused(desk: Desk) -> None:
     assert desk.connection.execute(
         "SELECT count(*) FROM engine_control WHERE paused"
     ).fetchone() == (0,)
+
+
+def test_jobs_that_nobody_runs_are_found(desk: Desk) -> None:
+    """Events that wait or are dead, books never or long ago compared: each with its fix."""
+    (row,) = desk.seed()
+    desk.charge(row)
+    assert not {f.check for f in diagnose(desk)} & {"inbox", "statement"}
+    for n in (1, 2):
+        desk.connection.execute(
+            "INSERT INTO inbox (provider_account, event_id, event_type, payload)"
+            " VALUES ('simulator', %s, 'payment.collected', '{}')",
+            (f"evt_{n}",),
+        )
+    desk.connection.execute(
+        "UPDATE inbox SET state = 'dead', reason = 'x', done_at = engine_now()"
+        " WHERE event_id = 'evt_2'"
+    )
+    desk.advance(4 * 86_400)
+    found = {(f.check, f.subject): f for f in diagnose(desk)}
+    assert "webhooks drain" in found["inbox", "schedule"].fix
+    assert "replay" in found["inbox", "webhooks"].fix
+    assert "never compared" in found["statement", "simulator"].text
+    desk.connection.execute(
+        "INSERT INTO statements (id, provider_account, period_from, period_to, state, stage,"
+        " finished_at) VALUES (gen_random_uuid(), 'simulator', now() - interval '1 day', now(),"
+        " 'complete', 'done', engine_now())"
+    )
+    assert ("statement", "simulator") not in {(f.check, f.subject) for f in diagnose(desk)}
+    desk.advance(5 * 86_400)
+    found = {(f.check, f.subject): f for f in diagnose(desk)}
+    assert "5 days ago" in found["statement", "simulator"].text
+
+
+def test_a_role_that_may_do_everything_is_said(desk: Desk) -> None:
+    """A superuser, or the owner, is worth knowing of; it is no fault of the money."""
+    (found,) = [f for f in diagnose(desk) if f.check == "grants"]
+    assert found.severity is Severity.NOTE
+    assert "db grants" in found.fix

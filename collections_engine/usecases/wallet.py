@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import uuid4
 
-from collections_engine.domain.errors import NotFoundError, UsageError
+from collections_engine.domain.errors import NotFoundError, Paused, UsageError
 from collections_engine.domain.wallet import WalletError, WalletPolicy, checked_day, checked_key
 from collections_engine.store import wallet as store
 from collections_engine.usecases.context import FROM_WALLET, Due, Kind, Outcome
@@ -227,17 +227,19 @@ class Funded:
     day: date
     counts: Counter[str] = field(default_factory=Counter)
     insufficient: list[str] = field(default_factory=list)
+    conflicts: list[str] = field(default_factory=list)
+    """Subjects whose day was posted before under the same key, with other fields: not paid for."""
 
     @property
     def needs_person(self) -> bool:
         """Whether a charge was not paid for."""
-        return bool(self.insufficient)
+        return bool(self.insufficient or self.conflicts)
 
 
 def fund(
     source: ConnectionSource, day: date, today: date, stopping: Callable[[], bool] = lambda: False
 ) -> Funded:
-    """Sweep all standing charges of a service day, each once; raises UsageError for the future."""
+    """Sweep all standing charges of a service day, each once; raises UsageError and Paused."""
     try:
         done = Funded(checked_day(day, today))
     except WalletError as error:
@@ -250,14 +252,27 @@ def fund(
         for row in page:
             result = "already" if row["paid"] else fund_one(source, row["subject"], day)
             done.counts[result] += 1
-            if result == "insufficient":
-                done.insufficient.append(row["subject"])
+            match result:
+                case "paid" | "already" | "not_active":
+                    pass
+                case "insufficient":
+                    done.insufficient.append(row["subject"])
+                case "conflict":
+                    done.conflicts.append(row["subject"])
+                case "paused":
+                    raise Paused(
+                        "charging is paused, so no standing charge was taken from here on; those"
+                        f" of {done.day} that were taken before stand, and the next call goes on."
+                        " collections status says who paused it and why."
+                    )
+                case _:
+                    raise AssertionError(f"wallet_fund answered {result!r}")
         after = page[-1]["subject"]
     return done
 
 
 def fund_one(source: ConnectionSource, subject: str, day: date) -> str:
-    """Take one service day of one charge: paid, already, insufficient or not_active."""
+    """Take one service day of one charge; returns the word of `wallet_fund`."""
     return retrying(source, lambda c: store.fund(c, subject, day))
 
 

@@ -142,8 +142,13 @@ END $$;
 CREATE FUNCTION wallet_fund(p_subject text, p_day date) RETURNS TABLE (result text, balance bigint) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE s standing_charges; entry_key text := 'fund:' || p_subject || ':' || p_day; done wallet_posted;
 BEGIN
-  IF EXISTS (SELECT FROM wallet_entries e WHERE e.key = entry_key) THEN
+  IF EXISTS (SELECT FROM wallet_entries e WHERE e.key = entry_key AND e.kind = 'standing') THEN
     RETURN QUERY VALUES ('already', NULL::bigint);
+    RETURN;
+  END IF;
+  PERFORM 1 FROM engine_control c WHERE c.scope = '*' FOR SHARE;  -- a pause stops this door too (P4)
+  IF (SELECT NOT c.paused FROM engine_control c WHERE c.scope = '*') IS NOT TRUE THEN
+    RETURN QUERY VALUES ('paused', NULL::bigint);
     RETURN;
   END IF;
   SELECT * INTO s FROM standing_charges WHERE subject = p_subject FOR UPDATE;
@@ -155,7 +160,7 @@ BEGIN
   IF done.result = 'posted' THEN
     UPDATE standing_charges SET paid_through = GREATEST(paid_through, p_day) WHERE subject = p_subject;
   END IF;
-  RETURN QUERY VALUES (CASE done.result WHEN 'posted' THEN 'paid' WHEN 'insufficient' THEN 'insufficient' ELSE 'already' END, done.balance);
+  RETURN QUERY VALUES (CASE done.result WHEN 'posted' THEN 'paid' WHEN 'repeated' THEN 'already' ELSE done.result END, done.balance);
 END $$;
 
 -- A fee that the provider kept for a movement: clearing -> fees, once for each movement. Told again with another

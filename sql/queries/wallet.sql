@@ -65,7 +65,7 @@ SELECT * FROM standing_charges WHERE (%(customer)s::text IS NULL OR customer_ref
 -- name: to_fund(day, after, most)
 -- The next standing charges of a service day, with the cheap look whether it is paid already.
 SELECT s.subject, s.customer_ref, s.amount, s.unit, EXISTS (
-    SELECT FROM wallet_entries e WHERE e.key = 'fund:' || s.subject || ':' || %(day)s::date) AS paid
+    SELECT FROM wallet_entries e WHERE e.key = 'fund:' || s.subject || ':' || %(day)s::date AND e.kind = 'standing') AS paid
   FROM standing_charges s WHERE s.active AND s.start_date <= %(day)s::date AND s.subject > %(after)s
  ORDER BY s.subject LIMIT %(most)s
 

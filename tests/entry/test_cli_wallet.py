@@ -147,3 +147,39 @@ def test_prepaid_money_is_taken_first_where_the_settings_say_so(
         "-1.50",
         "150",
     )
+
+
+def test_a_pause_stops_standing_charges_too(command: Command, connect: Connect) -> None:
+    """P4: while everything is paused no door takes money: exit 4, and the balance stands."""
+    who = ("--customer", "c-fund", "--currency", "GBP")
+    assert command("wallet", "credit", *who, "--amount", "10.00", "--key", "k1").code == 0
+    charge = ("--subject", "desk-1", *who, "--amount", "2.50", "--from", "2026-07-01")
+    assert command("wallet", "standing", "add", *charge).code == 0
+    assert command("pause", "--reason", "a test").code == 0
+    done = command("wallet", "fund", "--date", "2026-07-01", "--json")
+    assert done.code == 4
+    assert "no standing charge was taken" in done.err + done.out
+    balances = connect().execute("SELECT balance FROM wallets").fetchall()
+    assert balances == [(1000,)]
+    assert command("unpause").code == 0
+    assert command("wallet", "fund", "--date", "2026-07-01", "--json").json["paid"] == 1
+    assert connect().execute("SELECT balance FROM wallets").fetchall() == [(750,)]
+
+
+def test_a_day_whose_key_was_taken_is_no_day_that_was_paid(
+    command: Command, connect: Connect
+) -> None:
+    """A posting with other fields under the day's key is told, and paid-through stays (P15)."""
+    who = ("--customer", "c-fund", "--currency", "GBP")
+    command("wallet", "credit", *who, "--amount", "10.00", "--key", "k1")
+    charge = ("--subject", "desk-1", *who, "--amount", "2.50", "--from", "2026-07-01")
+    assert command("wallet", "standing", "add", *charge).code == 0
+    connect().execute(
+        "SELECT wallet_post('c-fund', 'GBP', -100, 'fund:desk-1:2026-07-01', 'debit', NULL)"
+    )
+    done = command("wallet", "fund", "--date", "2026-07-01", "--json")
+    assert (done.code, done.json["conflicts"], done.json["paid"]) == (3, ["desk-1"], 0)
+    through = connect().execute("SELECT paid_through FROM standing_charges").fetchall()
+    assert through == [(None,)]
+    assert connect().execute("SELECT balance FROM wallets").fetchall() == [(900,)]
+    assert command("wallet", "fund", "--date", "2026-07-02", "--json").json["paid"] == 1

@@ -206,13 +206,21 @@ def fund(day: date | None) -> int:
         today = engine.today()
         done = use.fund(engine.source, business_date(day, today), today)
     counts = {name: done.counts[name] for name in ("paid", "already", "insufficient")}
-    document = {"date": done.day, **counts, "insufficient_subjects": done.insufficient}
+    document = {
+        "date": done.day,
+        **counts,
+        "insufficient_subjects": done.insufficient,
+        "conflicts": done.conflicts,
+    }
     text = (
         f"Standing charges of {done.day}: {counts['paid']} paid, {counts['already']} paid before,"
         f" {counts['insufficient']} with too little money."
     )
     rows = [(subject,) for subject in done.insufficient]
     shown = [table(["too little money for"], rows)] if rows else []
+    if done.conflicts:
+        title = "posted before with other fields, so not paid for"
+        shown.append(table([title], [(subject,) for subject in done.conflicts]))
     emit(document, text, *shown)
     return NEEDS_A_PERSON if done.needs_person else 0
 

@@ -6,13 +6,15 @@ daemons on two hosts share the work safely, because two runs of cron would (P1):
 day steps aside, and what the first left behind is taken up.
 
 A start that was missed is made up for once: while the daemon lives, because late starts are
-coalesced, and across its restarts by the times that it wrote down under `home`.
+coalesced, and across its restarts by the times that it wrote down under `home`. What was stopped or
+met a dependency out of reach counts as missed.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -36,6 +38,9 @@ STATE = "daemon.json"
 UNREACHABLE = 75
 AGAIN = timedelta(minutes=5)
 """After how long a daily job is tried again whose dependency was out of reach."""
+DONE = (0, 2, 3, 4)
+"""Exit codes after which a start counts: it did its work, or starting it again would not help."""
+WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
 FEW_A_DAY = timedelta(hours=6)
 """Jobs that come as rarely as this are made up for after a restart; the others come soon anyway."""
 
@@ -60,6 +65,46 @@ class Job:
         return due is not None and due <= now
 
 
+def trigger(line: str, zone: str) -> CronTrigger:
+    """Read cron's five fields; raises ValueError. Sunday is 0 or 7, as cron has it."""
+    minute, hour, day, month, weekday = line.split()
+    return CronTrigger(
+        minute=minute,
+        hour=hour,
+        day=day,
+        month=month,
+        day_of_week=_weekdays(weekday),
+        timezone=ZoneInfo(zone),
+    )
+
+
+def _weekdays(field: str) -> str:
+    """Name the weekdays: the scheduler's own numbers begin on another day than cron's."""
+    found = list[str]()
+    for part in field.lower().split(","):
+        span, _, step = part.partition("/")
+        first, dash, last = span.partition("-")
+        if dash and not last:
+            raise ValueError(f"{part!r} is no span of weekdays")
+        if span == "*" and not step:
+            return "*"
+        begin = 0 if span == "*" else _weekday(first)
+        end = 6 if span == "*" else _weekday(last) if last else 6 if step else begin
+        end += 7 if end < begin else 0
+        if step and not (step.isdigit() and int(step)):
+            raise ValueError(f"{part!r} is no step of weekdays")
+        found += [WEEKDAYS[n % 7] for n in range(begin, end + 1, int(step or 1))]
+    return ",".join(dict.fromkeys(found))
+
+
+def _weekday(text: str) -> int:
+    if text in WEEKDAYS:
+        return WEEKDAYS.index(text)
+    if re.fullmatch("[0-7]", text):
+        return int(text)
+    raise ValueError(f"{text!r} is no weekday")
+
+
 def jobs(schedule: Mapping[str, Any], zone: str) -> list[Job]:
     """Return the jobs of a schedule; raises SettingsError with every fault."""
     commands: dict[str, tuple[str, ...]] = {
@@ -80,11 +125,11 @@ def jobs(schedule: Mapping[str, Any], zone: str) -> list[Job]:
         if "" in arguments:
             faults.append(f"daemon.{name} needs daemon.{name}_file")
         try:
-            trigger = CronTrigger.from_crontab(line, timezone=ZoneInfo(zone))
+            when = trigger(line, zone)
         except ValueError as error:
             faults.append(f"daemon.{name}: {line!r} is no schedule ({error})")
         else:
-            found.append(Job(name, trigger, (*arguments, "--json")))
+            found.append(Job(name, when, (*arguments, "--json")))
     if not found and not faults:
         faults.append("every schedule under [daemon] is empty, so there is nothing to do")
     if faults:
@@ -126,7 +171,7 @@ class Daemon:
         self._lock = threading.Lock()
         self._alive: dict[str, subprocess.Popen[bytes]] = {}
         self._last = self._read()
-        pool = ThreadPoolExecutor(len(todo) + 1)  # a job that hangs holds up no other
+        pool = ThreadPoolExecutor(len(todo) + 2)  # a job that hangs holds up no other
         defaults = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
         self._scheduler = BackgroundScheduler(executors={"default": pool}, job_defaults=defaults)
 
@@ -136,13 +181,19 @@ class Daemon:
             signal.signal(name, lambda *_: self._stop.set())
         for job in self._todo:
             self._scheduler.add_job(self._start, job.trigger, args=[job], id=job.name)
+        if watchdog_seconds:  # from the schedule itself, so that a dead one is seen
+            self._scheduler.add_job(
+                self._manager.tell,
+                "interval",
+                seconds=watchdog_seconds / 3,
+                args=["WATCHDOG=1"],
+                id="watchdog",
+            )
         self._make_up()
         self._scheduler.start()
         self._log("daemon.started", jobs={job.name: str(job.trigger) for job in self._todo})
         self._manager.tell("READY=1")
-        while not self._stop.wait(watchdog_seconds / 3 if watchdog_seconds else None):
-            if self._scheduler.running:
-                self._manager.tell("WATCHDOG=1")
+        self._stop.wait()
         self._end()
 
     def _make_up(self) -> None:
@@ -161,8 +212,7 @@ class Daemon:
         with self._lock:
             if self._stop.is_set() or job.name in self._alive:
                 return
-            began = time.monotonic()
-            self._write(job.name, datetime.now().astimezone())
+            began, at = time.monotonic(), datetime.now().astimezone()
             child = subprocess.Popen([*self._command, *job.arguments], stdin=subprocess.DEVNULL)
             self._alive[job.name] = child
         try:
@@ -172,6 +222,8 @@ class Daemon:
                 del self._alive[job.name]
         seconds = round(time.monotonic() - began, 3)
         self._log("daemon.job", job=job.name, exit_code=code, seconds=seconds)
+        if code in DONE:
+            self._write(job.name, at)  # else it is made up for after a restart
         now = datetime.now().astimezone()
         if code == UNREACHABLE and job.rare(now) and not self._stop.is_set():
             self._scheduler.add_job(

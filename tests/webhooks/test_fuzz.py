@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 from collections import Counter
+from datetime import date
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -71,7 +72,7 @@ def application(receive: Counting) -> Any:
     accounts = {ACCOUNT: gateway("http://127.0.0.1:1", webhook_secrets=SECRET)}
     source: Any = NoDatabase()
     engine: Any = Engine()
-    return build(Service(engine, accounts, Figures(source, engine.today), receive, source))
+    return build(Service(engine, accounts, Figures(source, lambda: date(2026, 1, 1)), receive, source))
 
 
 def call(app: Any, path: str, body: bytes, headers: dict[str, str], length: str | None) -> str:

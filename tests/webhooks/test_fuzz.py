@@ -72,7 +72,8 @@ def application(receive: Counting) -> Any:
     accounts = {ACCOUNT: gateway("http://127.0.0.1:1", webhook_secrets=SECRET)}
     source: Any = NoDatabase()
     engine: Any = Engine()
-    return build(Service(engine, accounts, Figures(source, lambda: date(2026, 1, 1)), receive, source))
+    figures = Figures(source, lambda: date(2026, 1, 1))
+    return build(Service(engine, accounts, figures, receive, source))
 
 
 def call(app: Any, path: str, body: bytes, headers: dict[str, str], length: str | None) -> str:

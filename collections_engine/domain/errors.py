@@ -59,6 +59,10 @@ class InterlockRefused(GuardRefused):
     """The database is not the one it was, or cannot be trusted to keep what it is told."""
 
 
+class BooksBroken(InterlockRefused):
+    """An invariant of the money does not hold; nothing is sent while it does not."""
+
+
 class SchemaNewerError(GuardRefused):
     """The database knows migrations that this code does not."""
 

@@ -15,9 +15,6 @@ AGES: tuple[tuple[str, int], ...] = (
 )
 """The age groups of what is open: their names, and the seconds at which each begins."""
 
-MOVEMENTS = ("collect", "refund", "failed_late", "dispute_opened", "dispute_won", "dispute_lost")
-"""The movements of the ledger that a report names; all others show in `net` alone."""
-
 
 def bounds(days: list[date], zone: tzinfo) -> list[datetime]:
     """Return the midnights that begin these consecutive days, and the one that ends the last.

@@ -68,6 +68,8 @@ class Job:
 def trigger(line: str, zone: str) -> CronTrigger:
     """Read cron's five fields; raises ValueError. Sunday is 0 or 7, as cron has it."""
     minute, hour, day, month, weekday = line.split()
+    if "*" not in (day[0], weekday[0]):
+        raise ValueError("a day of the month and a weekday are two schedules; cron takes either")
     return CronTrigger(
         minute=minute,
         hour=hour,

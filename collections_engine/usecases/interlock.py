@@ -6,7 +6,7 @@ import base64
 import secrets
 from datetime import UTC, datetime, timedelta
 
-from collections_engine.domain.errors import InterlockRefused, Paused, UsageError
+from collections_engine.domain.errors import BooksBroken, InterlockRefused, Paused, UsageError
 from collections_engine.store import checks, control, identity, runs
 from collections_engine.store.db import Connection
 from collections_engine.store.identity import Identity
@@ -55,7 +55,7 @@ def check_books(connection: Connection) -> None:
     if broken:
         said = "; ".join(f"{b.check.name}: {b.subject} {b.detail}" for b in broken[:NAMED])
         more = f" and {len(broken) - NAMED} more" if len(broken) > NAMED else ""
-        raise InterlockRefused(
+        raise BooksBroken(
             f"an invariant of the money is broken, so nothing was claimed or charged: {said}{more}."
             " `collections doctor` lists all of it, and what to do; what was charged before stands."
         )

@@ -1,8 +1,9 @@
 """Reports: what was collected, submitted, declined and set aside, by day of the business zone.
 
 A figure belongs to the day on which it was written down (the ledger's booking time, the audit
-trail's entry), so that a day that is over does not change: a late failure shows on the day that it
-was booked. Sums are the ledger's own. Ages and recovery rates speak of now, and say so.
+trail's entry), so that a day that is over does not change, but for what was being written at its
+very end: a late failure shows on the day that it was booked. Sums are the ledger's own. Ages and
+recovery rates speak of now, and say so.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ ALTER TABLE instalments ENABLE ALWAYS TRIGGER instalments_by_function;
 ALTER TABLE payment_requests ENABLE ALWAYS TRIGGER payment_requests_by_function;
 
 -- The doors. What they call runs as the owner as well; the path is pinned so that no table of the caller's
--- stands in for one of ours. And the triggers that write down what was done.
+-- stands in for one of ours, and nobody may call them who was not given it by name: a new function is open
+-- to all. And the triggers that write down what was done.
 DO $$
 DECLARE door regprocedure;
 BEGIN
@@ -45,6 +46,7 @@ BEGIN
       'audit_instalments', 'audit_requests', 'audit_small', 'audit_inbox', 'mirror_review')
   LOOP
     EXECUTE format('ALTER FUNCTION %s SECURITY DEFINER', door);
-    EXECUTE format('ALTER FUNCTION %s SET search_path = %I, pg_catalog, pg_temp', door, current_schema());
+    EXECUTE format('ALTER FUNCTION %s SET search_path = pg_catalog, %I, pg_temp', door, current_schema());
+    EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', door);
   END LOOP;
 END $$;

@@ -1,6 +1,7 @@
 -- Reports. A day is the half-open span between two instants that the caller names (midnights of the
 -- business zone), so that the program's and the server's knowledge of zones cannot disagree. What counts is
--- when something was written down: a day that is over never changes. Amounts in minor units, by currency.
+-- when something was written down: a day that is over does not change, but for what was being written at its
+-- very end. Amounts in minor units, by currency.
 
 -- name: movements(bounds)
 -- What was booked, by day and kind of movement. `bounds`: the days' beginnings and the last one's end.
@@ -28,11 +29,12 @@ SELECT width_bucket(a.at, %(bounds)s::timestamptz[]) AS day, r.currency, a.to_st
  GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
 
 -- name: reviews(bounds)
--- Rows that a person was asked about, with what they were billed.
-SELECT width_bucket(v.opened_at, %(bounds)s::timestamptz[]) AS day, i.currency, count(*) AS n, sum(i.amount)::bigint AS minor
-  FROM review_items v JOIN instalments i ON i.id = v.instalment_id
- WHERE v.kind = 'row' AND v.opened_at >= (%(bounds)s::timestamptz[])[1]
-   AND v.opened_at < (%(bounds)s::timestamptz[])[cardinality(%(bounds)s::timestamptz[])]
+-- Rows that a person was asked about, with what they were billed: once a day, however often the reason changed.
+SELECT v.day, i.currency, count(*) AS n, sum(i.amount)::bigint AS minor
+  FROM (SELECT DISTINCT width_bucket(opened_at, %(bounds)s::timestamptz[]) AS day, instalment_id FROM review_items
+         WHERE kind = 'row' AND opened_at >= (%(bounds)s::timestamptz[])[1]
+           AND opened_at < (%(bounds)s::timestamptz[])[cardinality(%(bounds)s::timestamptz[])]) v
+  JOIN instalments i ON i.id = v.instalment_id
  GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: attempts(bounds)
@@ -45,11 +47,12 @@ SELECT r.attempt, r.currency, count(*) AS sent, count(*) FILTER (WHERE r.state =
  GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: ages(seconds)
--- How long what has no end yet has been open, now; `seconds` are the limits of the age groups.
-SELECT i.currency, width_bucket(EXTRACT(epoch FROM engine_now() - i.in_flight_since), %(seconds)s::numeric[]) AS age,
+-- How long what has no end yet has been open, now; `seconds` are the limits of the age groups. What was sent is
+-- open whatever became of its row; what was never sent, only while its row is held.
+SELECT i.currency, width_bucket(EXTRACT(epoch FROM engine_now() - COALESCE(i.in_flight_since, r.sent_at, r.created_at)), %(seconds)s::numeric[]) AS age,
        count(*) AS n, sum(r.amount)::bigint AS minor
   FROM payment_requests r JOIN instalments i ON i.id = r.instalment_id
- WHERE r.state IN ('recorded', 'sending', 'accepted') AND i.claimed_by = r.id GROUP BY 1, 2 ORDER BY 1, 2
+ WHERE r.state IN ('recorded', 'sending', 'accepted') AND (i.claimed_by = r.id OR r.state <> 'recorded') GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: run(id)
 -- One run's record; the newest daily run where no id is given.

@@ -73,3 +73,21 @@ def test_books_that_are_mended_are_charged_on_again(
         connection.execute("UPDATE instalments SET outstanding_amount = outstanding_amount + 1")
     assert command("run").code == 0
     assert [m["reference"] for m in rail.movements()] == [row.reference]
+
+
+def test_the_fix_that_a_broken_check_names_is_not_refused(
+    command: Command, connection: psycopg.Connection[Any], rail: Rail
+) -> None:
+    """`inflight resolve --retry` asks the provider and books what it has; it sends nothing."""
+    (row,) = rows.seed(connection)
+    rail.fault("cut", on="charge", moved="yes", reference=row.reference, times=1)
+    command("run")
+    with connection.transaction():
+        connection.execute("SET LOCAL session_replication_role = replica")
+        connection.execute(HARMS["collected_without_ledger"].encode())
+    assert command("run").code == 4
+    posts = len(rail.requests())
+    done = command("inflight", "resolve", row.external_ref, "--retry")
+    assert done.code in (0, 3), done.err
+    assert len(rail.requests()) == posts
+    assert "invariant of the money" not in done.err

@@ -54,7 +54,7 @@ def clock(database: str) -> Iterator[Clock]:
 
 
 def a_day(command: Command, connection: psycopg.Connection[Any], rail: Rail, prefix: str) -> None:
-    """Rows of two currencies: collected, pending, declined two ways, an unknown word, a refund."""
+    """Rows of two currencies: collected, pending, declined two ways, an unknown word."""
     many = rows.seed(connection, 6, prefix=prefix, amount=1234)
     rows.seed(connection, 2, prefix=f"{prefix}-yen", amount=5000, currency="JPY")
     rail.fault("pending", on="charge", reference=many[0].reference)
@@ -115,6 +115,73 @@ def test_a_day_is_what_the_ledger_and_the_trail_hold(
     (first,) = [a for a in said["attempts"] if a["currency"] == "GBP"]
     assert (first["attempt"], first["sent"], first["collected"]) == (1, 6, 2)
     assert first["recovery_rate"] == "0.3333"
+
+
+def test_a_row_with_two_reasons_in_a_day_is_one_row(
+    command: Command, connection: psycopg.Connection[Any]
+) -> None:
+    """A review whose reason changes is asked again, and is no second row and no more money."""
+    (row,) = rows.seed(connection, amount=700)
+    for reason in ("a first reason", "another reason"):
+        connection.execute(
+            "UPDATE instalments SET review_reason = %s WHERE id = %s", (reason, row.id)
+        )
+    items = connection.execute("SELECT count(*) FROM review_items WHERE kind = 'row'").fetchone()
+    assert items == (2,)
+    said = command("report", "day", today(), "--json").json
+    assert (said["review"], said["amounts"]["GBP"]["review"]) == (1, "7.00")
+
+
+def test_what_was_sent_and_stands_off_its_row_is_open(
+    command: Command, connection: psycopg.Connection[Any], rail: Rail
+) -> None:
+    """An open request shows its age whatever became of its row; one that was given back is none."""
+    sent, back = rows.seed(connection, 2)
+    rail.fault("unknown_status", word="perhaps", on="charge", reference=sent.reference)
+    rail.fault("status", status=503, on="lookup", reference=back.reference)
+    command("run")
+    with connection.transaction():
+        connection.execute("SET LOCAL session_replication_role = replica")
+        connection.execute(
+            "UPDATE instalments SET status = 'due', claimed_by = NULL, claim_token = NULL,"
+            " sendings = 0, lease_until = NULL, in_flight_since = NULL WHERE id = %s",
+            (sent.id,),
+        )
+    said = command("report", "day", today(), "--json").json["open_now"]["GBP"]
+    assert sum(group["count"] for group in said.values()) == 1
+
+
+def test_reversals_and_fees_are_the_ledgers(
+    command: Command, connection: psycopg.Connection[Any]
+) -> None:
+    """Refunds, late failures, disputes and what the provider kept: sums and net as booked."""
+    many = rows.seed(connection, 4, amount=4900)
+    for row in many:
+        rows.settle(connection, rows.said(row, "collected", row.external_ref, own=None))
+    rows.settle(
+        connection, rows.said(many[0], "refunded", many[0].external_ref, own=None, amount=900)
+    )
+    rows.settle(connection, rows.said(many[1], "failed_late", many[1].external_ref, own=None))
+    rows.settle(
+        connection,
+        rows.said(many[2], "dispute_opened", many[2].external_ref, own=None, fee_minor=1500),
+    )
+    rows.settle(connection, rows.said(many[2], "dispute_lost", many[2].external_ref, own=None))
+    said = command("report", "day", today(), "--json").json["amounts"]["GBP"]
+    names = {
+        "collect": "collected", "refund": "refunded", "failed_late": "failed_late",
+        "dispute_opened": "dispute_opened", "dispute_lost": "dispute_lost",
+    }  # fmt: skip
+    for movement, name in names.items():
+        assert minor(said[name], "GBP") == ledger(connection, movement)["GBP"] > 0, name
+    kinds = dict(
+        connection.execute(
+            "SELECT a.kind, sum(e.amount) FROM ledger_entries e JOIN ledger_accounts a"
+            " ON (a.code, a.currency) = (e.account, e.currency) GROUP BY 1"
+        ).fetchall()
+    )
+    assert minor(said["fees"], "GBP") == kinds["fees"] > 0
+    assert minor(said["net"], "GBP") == kinds["clearing"]
 
 
 def test_a_month_is_its_days_and_a_day_that_is_over_stands(
@@ -219,11 +286,14 @@ def test_a_run_is_told_as_it_was(
         ("run", "last"),
     ],
 )
-def test_what_cannot_be_reported_is_refused(command: Command, asked: tuple[str, str]) -> None:
+def test_what_cannot_be_reported_is_refused(
+    command: Command, asked: tuple[str, str], tmp_path: Path
+) -> None:
     """A wrong or future day, an unknown run: exit 2, a text, and no file is made."""
-    done = command("report", *asked, "--html", "/tmp/none.html")
+    page = tmp_path / "none.html"
+    done = command("report", *asked, "--html", str(page))
     assert (done.code, done.out) == (2, "")
-    assert not Path("/tmp/none.html").exists()
+    assert not page.exists()
 
 
 def test_the_page_loads_nothing_and_escapes_everything(

@@ -125,6 +125,12 @@ def test_what_is_no_weekday_is_refused(field: str) -> None:
         jobs({**OFF, "run": f"15 6 * * {field}"}, "UTC")
 
 
+def test_a_day_of_the_month_and_a_weekday_together_are_refused() -> None:
+    """Cron would take either, the scheduler both: no run may be left out by that."""
+    with pytest.raises(SettingsError, match="weekday"):
+        jobs({**OFF, "run": "15 6 1 * 1"}, "UTC")
+
+
 # ---------------------------------------------------------------- at work, with a stand-in command
 
 

@@ -142,3 +142,23 @@ def test_who_acts_is_who_logged_in(granted: psycopg.Connection[Any]) -> None:
         "SELECT DISTINCT actor FROM audit_trail WHERE instalment_id = %s", (row.id,)
     ).fetchall()
     assert actors == [("ann",)]
+
+
+def test_no_door_is_open_before_the_roles_are_made(connect: Connect) -> None:
+    """A migration alone opens nothing to the world: what runs as the owner is its own.
+
+    And the path of each such function is pinned, with the system's own names first.
+    """
+    found = (
+        connect()
+        .execute(
+            "SELECT p.oid::regprocedure::text, p.proconfig, EXISTS (SELECT FROM aclexplode("
+            " COALESCE(p.proacl, acldefault('f', p.proowner))) a WHERE a.grantee = 0)"
+            " FROM pg_proc p WHERE p.pronamespace = 'public'::regnamespace AND p.prosecdef"
+        )
+        .fetchall()
+    )
+    assert len(found) >= 31
+    for name, config, to_all in found:
+        assert not to_all, f"{name} can be called by anybody"
+        assert config == ["search_path=pg_catalog, public, pg_temp"], name

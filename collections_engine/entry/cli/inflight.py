@@ -160,8 +160,11 @@ def _verdict(
 
 
 def _retry(engine: Engine, row: UUID) -> Resolved:
-    """What may send passes the same checks as a run; under a pause it is left at asking."""
-    from collections_engine.domain.errors import Paused
+    """What may send passes the same checks as a run; else it is left at asking.
+
+    Asking is what a person does under a pause, and what mends books that are broken.
+    """
+    from collections_engine.domain.errors import BooksBroken, Paused
     from collections_engine.usecases import resolve as verdicts
     from collections_engine.usecases.startup import prepare
 
@@ -177,7 +180,7 @@ def _retry(engine: Engine, row: UUID) -> Resolved:
             environment=engine.settings.environment,
         )
         context = prepared.context
-    except Paused:
+    except (Paused, BooksBroken):
         context, may_send = desk_context(engine), False
     try:
         return verdicts.retry(engine.source, context, row, may_send=may_send)

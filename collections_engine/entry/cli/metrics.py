@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 import click
 
-from collections_engine.domain.errors import Unavailable, UsageError
+from collections_engine.domain.errors import Unavailable
 from collections_engine.entry.cli.app import command_options, example, open_engine
-from collections_engine.entry.cli.output import emit
+from collections_engine.entry.cli.output import emit, replace
 from collections_engine.entry.cli.serve import check_extra
-
-READABLE = 0o644
-"""The collector that reads the textfile runs as another user."""
 
 
 @click.command(
@@ -82,22 +77,3 @@ def metrics(textfile: Path | None, *, checks: bool) -> int:
     }
     emit(document, f"Written: {textfile}" if textfile else text.decode())
     return 0 if up else Unavailable.exit_code
-
-
-def replace(path: Path, text: bytes) -> None:
-    """Put a file in the place of the old one in one step; raises UsageError, nothing half done."""
-    try:
-        handle, made = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as out:
-                out.write(text)
-                os.fchmod(out.fileno(), READABLE)
-            Path(made).replace(path)
-        except BaseException:
-            Path(made).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise UsageError(
-            f"{path} cannot be written ({error.strerror}); nothing else was done, and what stood"
-            " there stands."
-        ) from error

@@ -12,18 +12,24 @@ import dataclasses
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import click
 
+from collections_engine.domain.errors import UsageError
+
 JSON_KEY = "collections.json"
+READABLE = 0o644
+"""A file that others read: the figures' collector runs as another user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,25 @@ def write(text: str = "") -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
+
+
+def replace(path: Path, text: bytes) -> None:
+    """Put a file in the place of the old one in one step; raises UsageError, nothing half done."""
+    try:
+        handle, made = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as out:
+                out.write(text)
+                os.fchmod(out.fileno(), READABLE)
+            Path(made).replace(path)
+        except BaseException:
+            Path(made).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be written ({error.strerror}); nothing else was done, and what stood"
+            " there stands."
+        ) from error
 
 
 def say(text: str) -> None:

@@ -13,8 +13,7 @@ import click
 
 from collections_engine.domain.errors import UsageError
 from collections_engine.entry.cli.app import command_options, example, open_engine
-from collections_engine.entry.cli.metrics import replace
-from collections_engine.entry.cli.output import Table, emit, fields, table
+from collections_engine.entry.cli.output import Table, emit, fields, replace, table
 from collections_engine.entry.cli.run_options import read_past_day
 
 if TYPE_CHECKING:
@@ -56,7 +55,8 @@ def report() -> None:
     """Report on a run, a day or a month.
 
     A figure belongs to the day of the business zone on which it was written down, so that a day
-    that is over does not change. Currencies are never added up.
+    that is over does not change, but for what was being written at its very end. Currencies are
+    never added up.
     """
 
 

@@ -15,7 +15,8 @@ KINDS = ("collected", "submitted", "declined", "review")
 NOTHING = "–"
 FOOTER = (
     "A figure belongs to the day on which it was written down, so that a day that is over does not"
-    " change; currencies are never added up. Net is what the provider owes more than before."
+    " change, but for what was being written at its very end; currencies are never added up. Net is"
+    " what the provider owes more than before."
 )
 
 
